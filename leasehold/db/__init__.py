@@ -1,0 +1,1 @@
+"""Everything that speaks to PostgreSQL. Only this package imports a driver."""

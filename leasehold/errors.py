@@ -1,0 +1,111 @@
+"""Every exception that Leasehold raises.
+
+    LeaseholdError
+    ├── ConfigError              a setting is missing or makes no sense
+    ├── InvalidJob               a job that cannot be recorded as it is
+    │   └── InvalidArguments     the arguments do not fit the task's signature
+    ├── UnknownKind              no task of that kind is registered
+    ├── JobUnknown               no job has that id
+    ├── IllegalTransition        the state machine has no such edge
+    ├── IdempotencyConflict      the key belongs to a different job (strict mode)
+    ├── LeaseLost                the job is no longer this attempt's to write
+    ├── NotPermitted             the database role may not do that
+    ├── ResultTimeout            the job did not finish in time (also a TimeoutError)
+    ├── JobFailed                the job is dead
+    │   └── JobCancelled         ... because somebody cancelled it
+    ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
+    ├── SchemaMismatch           the schema in the database is not the one this release knows
+    └── EmbeddedError            the development PostgreSQL could not be started
+
+The command line ends with the exception's `exit_code`.
+"""
+
+
+class LeaseholdError(Exception):
+    """The base of all. `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class ConfigError(LeaseholdError):
+    """A setting is missing or makes no sense."""
+
+    exit_code = 2
+
+
+class InvalidJob(LeaseholdError, ValueError):
+    """A job that cannot be recorded as it is; nothing was changed."""
+
+    exit_code = 2
+
+
+class InvalidArguments(InvalidJob):
+    """The arguments do not fit the task's signature."""
+
+
+class UnknownKind(LeaseholdError, LookupError):
+    """No task of that kind is registered."""
+
+    exit_code = 2
+
+
+class JobUnknown(LeaseholdError, LookupError):
+    """No job has that id."""
+
+
+class IllegalTransition(LeaseholdError):
+    """The state machine has no such edge."""
+
+
+class IdempotencyConflict(LeaseholdError):
+    """The idempotency key belongs to a job of another kind or payload."""
+
+
+class LeaseLost(LeaseholdError):
+    """The job is no longer this attempt's to write: stop its side effects."""
+
+
+class NotPermitted(LeaseholdError):
+    """The database role may not do that."""
+
+
+class ResultTimeout(LeaseholdError, TimeoutError):
+    """The job did not finish in the time given; it goes on."""
+
+
+class JobFailed(LeaseholdError):
+    """The job is dead. `reason` says why."""
+
+    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class JobCancelled(JobFailed):
+    """The job is dead because somebody cancelled it."""
+
+
+class DatabaseUnavailable(LeaseholdError):
+    """PostgreSQL did not answer. A write may or may not have happened: repeat it identically."""
+
+    exit_code = 3
+
+
+class SchemaMismatch(LeaseholdError):
+    """The schema in the database is not the one this release knows."""
+
+    exit_code = 4
+
+
+class EmbeddedError(LeaseholdError):
+    """The development PostgreSQL could not be started."""
+
+    exit_code = 3
