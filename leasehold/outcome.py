@@ -1,0 +1,178 @@
+"""How an attempt ended, as values for `match`; and what a task raises or returns to say so itself."""
+
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from leasehold.durations import seconds
+
+MAX_MESSAGE: Final = 2_000
+"""The longest message of an error that is recorded, in characters."""
+MAX_TRACEBACK: Final = 20_000
+"""The longest traceback that is recorded, in characters."""
+_OWN_FRAMES: Final = "leasehold.worker"
+
+
+class Signal(Exception):
+    """The base of `Retry`, `Snooze` and `Cancel`; a task may raise them or return them."""
+
+
+class Retry(Signal):
+    """Try again: counts as a failure. Without `after` the retry policy chooses the delay."""
+
+    def __init__(self, after: timedelta | float | None = None, reason: str = "") -> None:
+        self.after = None if after is None else seconds(after, what="Retry(after=...)")
+        self.reason = reason
+        # The arguments as given: pickle and copy call the class with them again.
+        super().__init__(after, reason)
+
+    def __str__(self) -> str:
+        when = "" if self.after is None else f" after {self.after:g} s"
+        return f"retry{when}: {self.reason}" if self.reason else f"retry{when}"
+
+
+class Snooze(Signal):
+    """Later: the attempt counts as no failure."""
+
+    def __init__(self, after: timedelta | float) -> None:
+        self.after = seconds(after, what="Snooze(after=...)")
+        super().__init__(after)
+
+    def __str__(self) -> str:
+        return f"snooze for {self.after:g} s"
+
+
+class Cancel(Signal):
+    """Stop for good: the job is dead, cancelled by its own task."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return self.reason or "cancelled by the task"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """An exception as text, bounded and safe to store."""
+
+    type: str
+    """The class, `module.QualName`; builtins without a module."""
+    message: str
+    """What the exception said, at most `MAX_MESSAGE` characters."""
+    traceback: str
+    """The traceback with causes and groups, at most `MAX_TRACEBACK` characters."""
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> Self:
+        """Record the exception. Never fails, whatever its class does."""
+        return cls(
+            type=_shorten(_storable(_class_name(error)), MAX_MESSAGE),
+            message=_shorten(_storable(_message(error)), MAX_MESSAGE),
+            traceback=_shorten(_storable(_traceback(error)), MAX_TRACEBACK),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The task returned."""
+
+    result: str | None
+    """Its result as JSON text; None for no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The task raised, timed out, or asked for a retry."""
+
+    error: Error
+    """What happened."""
+    retry_after: float | None
+    """Seconds until the next attempt; None when there is none."""
+    fatal: bool = False
+    """Whether the retry policy gave up, however many attempts are left."""
+
+    def __post_init__(self) -> None:
+        if self.retry_after is not None:
+            seconds(self.retry_after, what="Failed.retry_after")
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The task wants to run later; no failure."""
+
+    after: float
+    """Seconds until then."""
+
+    def __post_init__(self) -> None:
+        seconds(self.after, what="Snoozed.after")
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The task, or somebody else, stopped the job for good."""
+
+    reason: str
+    """Why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker gave the job back unfinished, for another worker to take at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease was lost: the job is somebody else's, and nothing may be written."""
+
+
+Outcome: TypeAlias = Success | Failed | Snoozed | Cancelled | Released | Lost
+
+
+def _class_name(error: BaseException) -> str:
+    kind = type(error)
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - a broken __str__ must not cost the attempt its record
+        return f"<no message: str() raised {type(broken).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        own = _without_own_frames(error.__traceback__)
+        return "".join(traceback.TracebackException(type(error), error, own).format())
+    except Exception as broken:  # noqa: BLE001 - as above
+        return f"<no traceback: formatting raised {type(broken).__name__}>"
+
+
+def _without_own_frames(top: TracebackType | None) -> TracebackType | None:
+    """The traceback from the task on; unchanged when the error is the worker's own."""
+    below = top
+    while below is not None:
+        name = str(below.tb_frame.f_globals.get("__name__", ""))
+        if name != _OWN_FRAMES and not name.startswith(f"{_OWN_FRAMES}."):
+            return below
+        below = below.tb_next
+    return top
+
+
+def _storable(text: str) -> str:
+    """The text with NULs and lone surrogates spelled out: PostgreSQL stores neither."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Head and tail of a long text: where an error began and how it ended matter most."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[... cut: {len(text):,} characters in all ...]\n"
+    head = (limit - len(note)) // 2
+    return text[:head] + note + text[len(text) - (limit - len(note) - head) :]
