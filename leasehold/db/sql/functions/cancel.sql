@@ -1,0 +1,37 @@
+-- Stop a job for good.  created, queued, retry, running -> dead, reason cancelled.  True: it is cancelled, now or
+-- before. False: it had already ended otherwise. A running task is told at its next heartbeat.
+-- Errors: LH002 job_unknown.
+
+create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
+security definer set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+  before jobs;
+begin
+  select * into before from jobs j where j.id = cancel_v1.id for no key update;
+  if not found then
+    perform refuse('LH002', 'job_unknown', format('no job has the id %s', cancel_v1.id));
+  end if;
+  if before.state in ('success', 'dead') then
+    return before.reason is not distinct from 'cancelled' and before.state = 'dead';
+  end if;
+  at := clock();
+  if before.state = 'running' then
+    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_message)
+    values (before.id, before.attempt, before.lease_owner, 'cancelled', before.claimed_at, at, why);
+  end if;
+  update jobs j
+  set state = 'dead', reason = 'cancelled', reason_detail = why, finished_at = at, updated_at = at, parked = false,
+      lease_owner = null, lease_expires_at = null
+  where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
+  if before.exclusive_key is not null then
+    perform unpark(array[before.exclusive_key]);
+  end if;
+  return true;
+end $$;
+
+create or replace function cancel(id uuid, why text default null) returns boolean language sql
+security definer set search_path from current
+as $$ select cancel_v1(id, why) $$;

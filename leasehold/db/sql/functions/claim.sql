@@ -1,0 +1,207 @@
+-- Take up to `count` runnable jobs under a lease.  queued -> running.
+-- Order: priority (higher first), then creation. Only the given queues and kinds (null: any).
+-- Repeating a call with the same claim_id gives the same jobs: the answer may have been lost.
+-- `lanes` narrows the look to some queue/kind pairs, each after a place in claim order that the caller has
+-- already been given: [{"queue": …, "kind": …, "priority": …, "id": …}]. A claim that starts there does not
+-- walk over the dead index entries of what was claimed before, which vacuum cannot remove while somebody
+-- holds an old snapshot. A claim without lanes looks everywhere.
+-- Errors: LH003 invalid_argument.
+
+-- The queue/kind pairs that have runnable jobs. One index probe a pair, however deep any of them is.
+create or replace function lanes_ready(queues text[], kinds text[]) returns table (queue text, kind text)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+  if queues is null then
+    queues := array(
+      with recursive q(queue) as (
+        select min(j.queue) from jobs j where j.state = 'queued' and not j.parked
+        union all
+        select (select min(j.queue) from jobs j where j.state = 'queued' and not j.parked and j.queue > q.queue)
+        from q where q.queue is not null)
+      select q.queue from q where q.queue is not null);
+  end if;
+  if kinds is null then
+    return query
+      with recursive lane(queue, kind) as (
+        select q, (select min(j.kind) from jobs j where j.queue = q and j.state = 'queued' and not j.parked)
+        from unnest(queues) q
+        union all
+        select l.queue, (select min(j.kind) from jobs j
+          where j.queue = l.queue and j.kind > l.kind and j.state = 'queued' and not j.parked)
+        from lane l where l.kind is not null)
+      select l.queue, l.kind from lane l where l.kind is not null;
+  else
+    return query
+      select q, k from unnest(queues) q cross join unnest(kinds) k
+      where exists (select from jobs j where j.queue = q and j.kind = k and j.state = 'queued' and not j.parked);
+  end if;
+end $$;
+
+-- Lock the next `wanted` runnable jobs of one lane, after a place in claim order. Others' rows are skipped.
+create or replace function lock_lane(
+  queue text, kind text, after_rank smallint, after_id uuid, wanted integer, at timestamptz,
+  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+) language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  select array_agg(t.id), bool_or(t.exclusive_key is not null), max(t.rank), (array_agg(t.id))[count(*)]
+  into ids, exclusive, last_rank, last_id
+  from (
+    select j.id, j.exclusive_key, -j.priority as rank
+    from jobs j
+    where j.queue = lock_lane.queue and j.kind = lock_lane.kind and j.state = 'queued' and not j.parked
+      and (-j.priority, j.id) > (lock_lane.after_rank, lock_lane.after_id)
+      and j.run_at <= lock_lane.at and j.retry_count < j.max_attempts
+    order by -j.priority, j.id
+    limit wanted
+    for update skip locked) t;
+end $$;
+
+-- The same across several lanes, in claim order over all of them: read the head of each lane, merge, cut
+-- where the merge stops being certain, lock what is left. Reading first and locking afterwards keeps rows
+-- that are not wanted free for others; whoever was faster is skipped and the next round goes on behind.
+create or replace function lock_lanes(
+  queues text[], kinds text[], after_ranks smallint[], after_ids uuid[], wanted integer, at timestamptz,
+  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+) language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  per_lane integer := least(wanted, greatest(16, 2 * wanted / cardinality(queues)));
+  block uuid[];
+begin
+  with head as materialized (
+    select j.rank, j.id, row_number() over (partition by l.lane order by j.rank, j.id) as nth
+    from unnest(queues, kinds, after_ranks, after_ids) with ordinality l(queue, kind, rank, id, lane)
+    cross join lateral (
+      select -j.priority as rank, j.id
+      from jobs j
+      where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
+        and (-j.priority, j.id) > (l.rank, l.id) and j.run_at <= lock_lanes.at and j.retry_count < j.max_attempts
+      order by -j.priority, j.id
+      limit per_lane) j
+  ), cut as (
+    -- A lane that filled its share may have more; beyond its last row nothing is certain.
+    select h.rank, h.id from head h where h.nth = per_lane order by h.rank, h.id limit 1
+  )
+  select array_agg(b.id), max(b.rank), (array_agg(b.id))[count(*)] into block, last_rank, last_id
+  from (
+    select h.rank, h.id from head h
+    where not exists (select from cut c where (h.rank, h.id) > (c.rank, c.id))
+    order by h.rank, h.id limit wanted) b;
+  select array_agg(t.id), bool_or(t.exclusive_key is not null) into ids, exclusive
+  from (
+    select j.id, j.exclusive_key from jobs j
+    where j.id = any(block) and j.state = 'queued' and not j.parked
+    order by j.id for update skip locked) t;
+end $$;
+
+-- Lock up to `wanted` jobs that may run now, exclusive keys settled.
+create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz) returns uuid[] language plpgsql
+as $$
+declare
+  queues text[];
+  kinds text[];
+  ranks smallint[];
+  ids uuid[];
+  found_now record;
+  taken uuid[] := '{}';
+begin
+  select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
+         array_agg(coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
+  into queues, kinds, ranks, ids
+  from jsonb_to_recordset(lanes) as l(queue text, kind text, priority smallint, id uuid);
+  if queues is null then
+    return taken;
+  end if;
+  loop
+    if cardinality(queues) = 1 then
+      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1], wanted - cardinality(taken), at);
+    else
+      found_now := lock_lanes(queues, kinds, ranks, ids, wanted - cardinality(taken), at);
+    end if;
+    exit when found_now.last_id is null;
+    taken := taken || case when found_now.exclusive then settle_exclusive(found_now.ids, at) else found_now.ids end;
+    exit when cardinality(taken) >= wanted;
+    -- Go on behind what was looked at: rows that others hold, or that wait for their key.
+    select array_agg(case when p.seen then found_now.last_rank else p.rank end order by p.lane),
+           array_agg(case when p.seen then found_now.last_id else p.id end order by p.lane)
+    into ranks, ids
+    from (select l.*, (l.rank, l.id) < (found_now.last_rank, found_now.last_id) as seen
+          from unnest(ranks, ids) with ordinality l(rank, id, lane)) p;
+  end loop;
+  return taken;
+end $$;
+
+create or replace function claim_v1(
+  worker text,
+  queues text[] default null,
+  kinds text[] default null,
+  count integer default 1,
+  claim_id uuid default null,
+  lanes jsonb default null
+) returns table (
+  id uuid, kind text, queue text, payload jsonb, attempt integer, retry_count smallint, max_attempts smallint,
+  priority smallint, lease_seconds double precision, run_at timestamptz, claimed_at timestamptz
+) language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  token uuid := coalesce(claim_v1.claim_id, gen_random_uuid());
+  look jsonb := claim_v1.lanes;
+  leases jsonb;
+  taken uuid[];
+  at timestamptz;
+begin
+  perform check_worker(worker);
+  if claim_v1.count is null or claim_v1.count not between 1 and 10000 then
+    perform refuse('LH003', 'invalid_argument', format('count %s', claim_v1.count), 'ask for 1 to 10000 jobs');
+  end if;
+  if claim_v1.claim_id is not null and begin_claim(worker, token) then
+    return query
+      select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
+        lease_seconds_v1(j.kind), j.run_at, j.claimed_at
+      from jobs j where j.state = 'running' and j.lease_owner = worker and j.claim_id = token
+      order by -j.priority, j.id;
+    return;
+  end if;
+  if look is null then
+    look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
+  end if;
+  taken := lock_runnable(look, claim_v1.count, clock());
+  if cardinality(taken) = 0 then
+    return;
+  end if;
+  leases := leases_of(array(select l ->> 'kind' from jsonb_array_elements(look) l));
+  -- The clock is read only now: a lease must not be short by the time that the locks took.
+  at := clock();
+  if claim_v1.claim_id is not null then
+    update workers w set claim_id = token, seen_at = at where w.id = worker;
+  end if;
+  return query
+    with claimed as (
+      update jobs j
+      set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
+          lease_owner = worker, lease_expires_at = at + (leases ->> j.kind)::double precision * interval '1 second',
+          is_current = j.exclusive_key is not null, progress = null, progress_note = null
+      where j.id = any(taken) and j.state = 'queued'
+      returning j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority, j.run_at)
+    select c.id, c.kind, c.queue, c.payload, c.attempt, c.retry_count, c.max_attempts, c.priority,
+      (leases ->> c.kind)::double precision, c.run_at, at
+    from claimed c order by -c.priority, c.id;
+end $$;
+
+create or replace function claim(
+  worker text, queues text[] default null, kinds text[] default null, count integer default 1,
+  claim_id uuid default null, lanes jsonb default null
+) returns table (
+  id uuid, kind text, queue text, payload jsonb, attempt integer, retry_count smallint, max_attempts smallint,
+  priority smallint, lease_seconds double precision, run_at timestamptz, claimed_at timestamptz
+) language sql
+security definer set search_path from current
+as $$ select * from claim_v1(worker, queues, kinds, count, claim_id, lanes) $$;

@@ -1,0 +1,43 @@
+-- The owner reports success.  running -> success.  Gives the ids that are done.
+-- Guarded by id, owner, attempt (and claim_id where given). Repeated with the right token it succeeds again: the answer
+-- may have been lost. Any id that is missing has lost its lease and nothing was written for it.
+
+create or replace function complete_v1(
+  worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
+) returns setof uuid language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz := clock();
+  done uuid[];
+  keys text[];
+begin
+  with finished as (
+    update jobs j
+    set state = 'success', result = t.result, finished_at = at, finished_by = worker, updated_at = at,
+        lease_owner = null, lease_expires_at = null
+    from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
+    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state = 'running'
+      and (t.claim_id is null or j.claim_id = t.claim_id)
+    returning j.id, j.exclusive_key)
+  select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null)
+  into done, keys from finished f;
+  if keys is not null then
+    perform unpark(keys);
+  end if;
+  if coalesce(cardinality(done), 0) < cardinality(ids) then
+    done := array(
+      select j.id from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) join jobs j on j.id = t.id
+      where j.attempt = t.attempt and j.state = 'success' and j.finished_by = worker
+        and (t.claim_id is null or j.claim_id = t.claim_id));
+  end if;
+  return query select unnest(done);
+end $$;
+
+create or replace function complete(
+  worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
+) returns setof uuid language sql
+security definer set search_path from current
+as $$ select complete_v1(worker, ids, attempts, results, claim_ids) $$;

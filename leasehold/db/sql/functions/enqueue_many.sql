@@ -1,0 +1,97 @@
+-- Record many intents at once, all or none.  nothing -> queued or created, as enqueue does.
+-- `jobs` is an array of objects with the argument names of enqueue. Gives the ids in the order of the array;
+-- a used idempotency key (or a repeated id) gives the job that has it.
+-- Errors: LH003 invalid_argument, LH004 idempotency_conflict, 40001 (a job was pruned meanwhile: repeat).
+
+-- The array as rows, with the defaults of enqueue filled in. Stable and plain, so that it is inlined.
+create or replace function intents_of(jobs jsonb) returns table (
+  ord bigint, kind text, payload jsonb, queue text, priority integer, run_at timestamptz, run_after interval,
+  idempotency_key text, max_attempts integer, exclusive_key text, tags text[], id uuid
+) language sql stable
+as $$
+  select r.ord, r.kind, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), coalesce(r.priority, 0), r.run_at,
+    r.run_after, r.idempotency_key, coalesce(r.max_attempts, 5), r.exclusive_key, r.tags, r.id
+  from rows from (jsonb_to_recordset(jobs) as (kind text, payload jsonb, queue text, priority integer,
+    run_at timestamptz, run_after interval, idempotency_key text, max_attempts integer, exclusive_key text, tags text[],
+    id uuid)) with ordinality r(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,
+    exclusive_key, tags, id, ord)
+$$;
+
+create or replace function check_intents(jobs jsonb) returns void language plpgsql
+as $$
+declare
+  bad record;
+begin
+  if jsonb_typeof(jobs) is distinct from 'array' then
+    perform refuse('LH003', 'invalid_argument', 'jobs is not a JSON array', 'send an array of objects');
+  end if;
+  -- A misspelt field would silently be ignored, and a promise with it.
+  select e.ord, k.name into bad
+  from jsonb_array_elements(jobs) with ordinality e(job, ord)
+  cross join lateral jsonb_object_keys(
+    case jsonb_typeof(e.job) when 'object' then e.job else '{"(not an object)": 0}' end) k(name)
+  where k.name not in ('kind', 'payload', 'queue', 'priority', 'run_at', 'run_after', 'idempotency_key',
+    'max_attempts', 'exclusive_key', 'tags', 'id')
+  limit 1;
+  if found then
+    perform refuse('LH003', 'invalid_argument', format('jobs[%s]: unknown field %L', bad.ord - 1, bad.name),
+      'the fields are the argument names of enqueue');
+  end if;
+  select i.ord, coalesce(i.problem, 'both run_at and run_after') as problem into bad
+  from (select t.*, intent_problem(t.kind, t.queue, t.priority, t.max_attempts, t.payload, t.idempotency_key,
+          t.exclusive_key, t.tags) as problem from intents_of(jobs) t) i
+  where i.problem is not null or (i.run_at is not null and i.run_after is not null)
+  limit 1;
+  if found then
+    perform refuse('LH003', 'invalid_argument', format('jobs[%s]: %s', bad.ord - 1, bad.problem), 'nothing was recorded');
+  end if;
+end $$;
+
+create or replace function enqueue_many_v1(jobs jsonb, notify boolean default true) returns setof uuid language plpgsql
+security definer set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  intents jsonb := enqueue_many_v1.jobs;
+  at timestamptz := clock();
+  ids uuid[];
+  inserted integer;
+begin
+  perform check_intents(intents);
+  ids := array(select coalesce(i.id, uuidv7()) from intents_of(intents) i order by i.ord);
+  -- Keys in one order everywhere: two batches that share keys wait for each other, and never in a circle.
+  insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, idempotency_key, exclusive_key,
+    tags, run_at, updated_at, state)
+  select ids[i.ord], at, i.priority, i.max_attempts, i.queue, i.kind, i.payload, i.idempotency_key, i.exclusive_key,
+    i.tags, due.at, at, case when due.at > at then 'created'::job_state else 'queued' end
+  from intents_of(intents) i
+  cross join lateral (select coalesce(i.run_at, at + i.run_after, at) as at) due
+  order by i.idempotency_key, i.ord
+  on conflict do nothing;
+  get diagnostics inserted = row_count;
+  if notify and inserted > 0 then
+    perform announce(array(
+      select distinct case when coalesce(i.run_at, at + i.run_after, at) <= at then i.queue else '@due' end
+      from intents_of(intents) i));
+  end if;
+  if inserted < cardinality(ids) then
+    -- A new statement, so that rows which concurrent inserters have just committed are seen.
+    ids := array(
+      select case when i.idempotency_key is null then (select j.id from jobs j where j.id = ids[i.ord])
+                  else (select j.id from jobs j where j.idempotency_key = i.idempotency_key) end
+      from intents_of(intents) i order by i.ord);
+    if array_position(ids, null) is not null then
+      if exists (select from intents_of(intents) i join jobs j using (id)
+                 where j.idempotency_key is distinct from i.idempotency_key) then
+        perform refuse('LH004', 'idempotency_conflict', 'an id belongs to a job with another idempotency key',
+          'use another id');
+      end if;
+      raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
+    end if;
+  end if;
+  return query select unnest(ids);
+end $$;
+
+create or replace function enqueue_many(jobs jsonb, notify boolean default true) returns setof uuid language sql
+security definer set search_path from current
+as $$ select enqueue_many_v1(jobs, notify) $$;

@@ -1,0 +1,116 @@
+-- The owner reports that an attempt did not succeed.
+--   failed     running -> retry (after a backoff), or dead when it was fatal or the last failure of the budget
+--   snoozed    running -> retry; no failure is counted
+--   cancelled  running -> dead, reason cancelled
+-- Every one leaves a row in attempts. Guarded, and repeatable, as complete is.
+-- Errors: LH003 invalid_argument.
+
+-- Exponential backoff with full jitter, for callers that bring no delay of their own: uniform between 0 and
+-- min(600, 2^(failures-1)) seconds. The chance comes from a hash: no volatile function stands in the UPDATE.
+create or replace function backoff_seconds(id uuid, failures integer, seed bigint) returns double precision
+language sql immutable parallel safe
+return (hashtextextended(id::text, seed) & 1048575) / 1048576.0 * least(600, power(2, least(failures - 1, 20)));
+
+-- The reports as rows. Stable and plain, so that it is inlined.
+create or replace function failures_of(failures jsonb) returns table (
+  id uuid, attempt integer, claim_id uuid, outcome text, retry_after double precision, fatal boolean, error jsonb
+) language sql stable
+as $$
+  select f.id, f.attempt, f.claim_id, coalesce(f.outcome, 'failed'), f.retry_after, coalesce(f.fatal, false), f.error
+  from jsonb_to_recordset(failures) as f(id uuid, attempt integer, claim_id uuid, outcome text,
+    retry_after double precision, fatal boolean, error jsonb)
+$$;
+
+create or replace function check_failures(failures jsonb) returns void language plpgsql
+as $$
+declare
+  bad record;
+begin
+  if jsonb_typeof(failures) is distinct from 'array' then
+    perform refuse('LH003', 'invalid_argument', 'failures is not a JSON array', 'send an array of objects');
+  end if;
+  select * into bad from failures_of(failures) f
+  where f.outcome not in ('failed', 'snoozed', 'cancelled') or f.retry_after not between 0 and 315360000
+     or (f.outcome = 'snoozed' and f.retry_after is null)
+  limit 1;
+  if found then
+    perform refuse('LH003', 'invalid_argument',
+      format('job %s: outcome %L with retry_after %s', bad.id, bad.outcome, coalesce(bad.retry_after::text, 'null')),
+      'outcome is failed, snoozed or cancelled; retry_after is 0 to 315360000 seconds, and a snooze needs it');
+  end if;
+end $$;
+
+-- failures: [{"id", "attempt", "claim_id", "outcome": "failed" | "snoozed" | "cancelled", "retry_after": seconds,
+--             "fatal": boolean, "error": {"class", "message", "traceback"}}]
+-- Gives id and present state of each job whose report counts; any that is missing has lost its lease.
+create or replace function fail_many_v1(worker text, failures jsonb)
+returns table (id uuid, state job_state) language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz := clock();
+  seed bigint := floor(random() * 9007199254740992);
+  keys text[];
+begin
+  perform check_failures(failures);
+  with failed as (
+    update jobs j
+    set retry_count = j.retry_count + f.counts, updated_at = at, lease_owner = null, lease_expires_at = null,
+        state = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is null
+          then 'retry'::job_state else 'dead' end,
+        reason = verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts),
+        reason_detail = left(f.error ->> 'message', 1000),
+        finished_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is not null then at end,
+        run_at = at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
+    from (select *, (outcome = 'failed')::int as counts from failures_of(failures) order by id) f
+    where j.id = f.id and j.attempt = f.attempt and j.lease_owner = worker and j.state = 'running'
+      and (f.claim_id is null or j.claim_id = f.claim_id)
+    returning j.id, j.attempt, j.claimed_at, j.exclusive_key, f.outcome, f.error
+  ), recorded as (
+    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message,
+      error_traceback)
+    select f.id, f.attempt, worker, f.outcome, f.claimed_at, at, f.error ->> 'class', f.error ->> 'message',
+      f.error ->> 'traceback'
+    from failed f)
+  select array_agg(f.exclusive_key) into keys from failed f where f.exclusive_key is not null;
+  if keys is not null then
+    perform unpark(keys);
+  end if;
+  -- The rows in attempts tell what was taken, now or when this report came the first time.
+  return query
+    select j.id, j.state from failures_of(failures) f
+    join attempts a on a.job_id = f.id and a.attempt = f.attempt and a.worker = fail_many_v1.worker
+      and a.outcome = f.outcome
+    join jobs j on j.id = f.id
+    where f.claim_id is null or j.attempt > f.attempt or j.claim_id = f.claim_id;
+end $$;
+
+create or replace function fail_many(worker text, failures jsonb) returns table (id uuid, state job_state) language sql
+security definer set search_path from current
+as $$ select * from fail_many_v1(worker, failures) $$;
+
+-- One report. Gives the state that the job is in now, or null: the lease is lost, nothing was written.
+create or replace function fail_v1(
+  worker text,
+  id uuid,
+  attempt integer,
+  error jsonb default null,
+  retry_after double precision default null,
+  fatal boolean default false,
+  outcome text default 'failed',
+  claim_id uuid default null
+) returns job_state language sql
+security definer set search_path from current
+as $$
+  select f.state from fail_many_v1(worker, jsonb_build_array(jsonb_build_object('id', id, 'attempt', attempt,
+    'error', error, 'retry_after', retry_after, 'fatal', fatal, 'outcome', outcome, 'claim_id', claim_id))) f
+$$;
+
+create or replace function fail(
+  worker text, id uuid, attempt integer, error jsonb default null, retry_after double precision default null,
+  fatal boolean default false, outcome text default 'failed', claim_id uuid default null
+) returns job_state language sql
+security definer set search_path from current
+as $$ select fail_v1(worker, id, attempt, error, retry_after, fatal, outcome, claim_id) $$;

@@ -1,0 +1,48 @@
+-- Make jobs runnable whose time has come.  created -> queued (run_at is due), retry -> queued (the backoff is
+-- over), retry -> dead (max_attempts was lowered meanwhile). Any number of callers; each job moves once.
+-- Gives how many.
+
+create or replace function promote_v1(max integer default 1000) returns integer language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  at timestamptz := clock();
+  moved integer;
+  queues text[];
+begin
+  with due as materialized (
+    select j.id from jobs j
+    where j.state in ('created', 'retry') and j.accepted and j.run_at <= at
+    order by j.run_at limit promote_v1.max for update skip locked
+  ), promoted as (
+    update jobs j
+    set state = case when j.retry_count < j.max_attempts then 'queued'::job_state else 'dead' end, updated_at = at,
+        reason = case when j.retry_count >= j.max_attempts then 'exhausted' end,
+        finished_at = case when j.retry_count >= j.max_attempts then at end
+    from due where j.id = due.id
+    returning j.queue, j.state)
+  select count(*), array_agg(distinct p.queue) filter (where p.state = 'queued') into moved, queues from promoted p;
+  perform announce(queues);
+  return moved;
+end $$;
+
+create or replace function promote(max integer default 1000) returns integer language sql
+security definer set search_path from current
+as $$ select promote_v1(max) $$;
+
+-- Seconds until there is something to promote or to sweep: 0 when there is already, null when there is nothing.
+create or replace function next_due_v1() returns double precision language plpgsql stable
+security definer set search_path from current
+set enable_seqscan = off set jit = off
+as $$
+begin
+  return (
+    select greatest(0, extract(epoch from least(
+      (select min(j.run_at) from jobs j where j.state in ('created', 'retry') and j.accepted),
+      (select min(j.lease_expires_at) from jobs j where j.state = 'running')) - clock()))::double precision);
+end $$;
+
+create or replace function next_due() returns double precision language sql stable
+security definer set search_path from current
+as $$ select next_due_v1() $$;

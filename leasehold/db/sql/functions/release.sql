@@ -1,0 +1,41 @@
+-- The owner gives jobs back, unfinished, at shutdown.  running -> queued.  No failure is counted.
+-- Gives the ids that were given back. Guarded as complete is; repeated, it finds nothing left to give back.
+
+create or replace function release_v1(
+  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
+) returns setof uuid language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz := clock();
+  given uuid[];
+  keys text[];
+  queues text[];
+begin
+  with released as (
+    update jobs j
+    set state = 'queued', updated_at = at, lease_owner = null, lease_expires_at = null
+    from (select * from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) order by t.id) t
+    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state = 'running'
+      and (t.claim_id is null or j.claim_id = t.claim_id)
+    returning j.id, j.attempt, j.claimed_at, j.exclusive_key, j.queue
+  ), recorded as (
+    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at)
+    select r.id, r.attempt, worker, 'released', r.claimed_at, at from released r)
+  select array_agg(r.id), array_agg(distinct r.exclusive_key) filter (where r.exclusive_key is not null),
+         array_agg(distinct r.queue)
+  into given, keys, queues from released r;
+  if keys is not null then
+    perform unpark(keys);
+  end if;
+  perform announce(queues);
+  return query select unnest(given);
+end $$;
+
+create or replace function release(
+  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
+) returns setof uuid language sql
+security definer set search_path from current
+as $$ select release_v1(worker, ids, attempts, claim_ids) $$;
