@@ -1,0 +1,53 @@
+"""The `leasehold` command: registers the subcommands and turns errors into messages and exit codes."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from leasehold import __version__
+from leasehold.cli import dev, migrate, worker
+from leasehold.cli.console import say, say_error
+from leasehold.errors import LeaseholdError
+
+app = typer.Typer(
+    name="leasehold",
+    help="A distributed asynchronous job platform on PostgreSQL.",
+    no_args_is_help=True,
+    # Its tracebacks show local variables, the DSN with its password among them.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("dev")(dev.command)
+app.command("migrate")(migrate.command)
+app.command("worker")(worker.command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"leasehold {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; the one place that knows what an error looks like there."""
+    try:
+        app(args=None if argv is None else list(argv), prog_name="leasehold")
+    except LeaseholdError as error:
+        say_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)

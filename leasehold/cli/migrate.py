@@ -1,0 +1,70 @@
+"""`leasehold migrate`: bring a database to the schema of this release."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from leasehold.cli.console import say
+from leasehold.cli.database import resolve
+from leasehold.db.migrate import Report, migrate, plan, script
+from leasehold.db.schema_name import DEFAULT_SCHEMA
+from leasehold.errors import ConfigError
+
+
+def command(
+    *,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Print what would be applied and change nothing; exits with 0.")
+    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the migration as SQL for psql; needs no database.")] = False,
+    after: Annotated[int, typer.Option("--after", help="With --sql: the migration that the schema is at.", min=0)] = 0,
+    dsn: Annotated[
+        str | None,
+        typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.", show_default=False),
+    ] = None,
+    schema: Annotated[
+        str, typer.Option("--schema", envvar="LEASEHOLD_SCHEMA", help="The schema that holds everything.")
+    ] = DEFAULT_SCHEMA,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Bring the database to the schema of this release.
+
+    Safe to run at every start and from many places at once. One transaction: all of it or nothing.
+    """
+    if sql and (plan_only or as_json):
+        raise ConfigError("--sql goes with neither --plan nor --json", hint="leave one of them out")
+    if after and not sql:
+        raise ConfigError("--after goes only with --sql", hint="without it the database is asked")
+    if sql:
+        typer.echo(script(schema=schema, after=after), nl=False)
+        return
+    with resolve(dsn) as database:
+        report = Report.of(plan(database, schema=schema)) if plan_only else migrate(database, schema=schema)
+    _show(report, as_json=as_json)
+    say(_summary(report, plan_only=plan_only))
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+        return
+    for label, names in (
+        ("migration", report.migrations),
+        ("functions", report.functions),
+        ("forgotten", report.forgotten),
+    ):
+        for name in names:
+            typer.echo(f"{label} {name}")
+
+
+def _summary(report: Report, *, plan_only: bool) -> str:
+    where = f"schema {report.schema!r}"
+    if report.superseded:
+        return f"{where} is at migration {report.version} of a later release: nothing to do"
+    if not report.changed:
+        return f"{where} is at migration {report.version}: nothing to do"
+    if plan_only:
+        return f"{where} would go from migration {report.before} to {report.version}; nothing was changed"
+    return f"{where} went from migration {report.before} to {report.version}"

@@ -1,0 +1,68 @@
+"""A plain connection with errors that say where it wanted to go, and never the password."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+from psycopg import IsolationLevel
+from psycopg.conninfo import conninfo_to_dict
+
+from leasehold.errors import ConfigError, DatabaseUnavailable
+
+# Long enough for a server on another continent, short enough for somebody who waits for the answer.
+_CONNECT_TIMEOUT = 5
+
+
+@contextmanager
+def connected(dsn: str, *, application_name: str) -> Iterator[psycopg.Connection]:
+    """Open a connection to `dsn` and close it afterwards, rolling back what is not committed."""
+    parts = _parts(dsn)
+    try:
+        connection = psycopg.connect(
+            dsn,
+            application_name=application_name,
+            client_encoding="utf8",
+            connect_timeout=int(parts.get("connect_timeout") or _CONNECT_TIMEOUT),
+            prepare_threshold=None,  # a pooler in transaction mode loses prepared statements
+        )
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(
+            f"cannot connect to PostgreSQL at {_place(parts)}: {_reason(error)}",
+            hint="check that the server runs, and host, port, database, user and password of the DSN",
+        ) from error
+    # Whoever waited for a lock must see what the one before committed: not so in stricter levels.
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+    connection.read_only = False
+    with closing(connection):
+        yield connection
+
+
+def _parts(dsn: str) -> dict[str, str]:
+    try:
+        parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items() if value is not None}
+        int(parts.get("connect_timeout") or 0)
+    except (psycopg.Error, ValueError):
+        # The parser's own message quotes the DSN, password included: hence neither it nor `from error`.
+        raise _unreadable("the DSN cannot be understood") from None
+    if "@" in parts.get("host", ""):
+        # `user:p@ss@host`: what looks like a host holds the end of the password.
+        raise _unreadable("the DSN has more than one '@' before its host; write one in a password as %40")
+    return parts
+
+
+def _unreadable(message: str) -> ConfigError:
+    return ConfigError(message, hint="it looks like postgresql://user:password@host:5432/database")
+
+
+def _place(parts: dict[str, str]) -> str:
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    database = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or "(default)"
+    return f"{host}, port {port}, database {database}"
+
+
+def _reason(error: psycopg.OperationalError) -> str:
+    """The end of the first line: its beginning repeats the place, the other lines every address."""
+    first = str(error).strip().partition("\n")[0]
+    return first.rpartition(" failed: ")[2] or "no answer"

@@ -1,0 +1,195 @@
+"""Bring a database to the schema of this release, see what that would do, check that it was done.
+
+A migration is one transaction under an advisory lock: any number of processes may start it at once,
+it happens once, and it happens as a whole or not at all. A release that adds or changes a function
+which its programs need also adds a migration, be it an empty one: `check` compares migrations.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from time import sleep
+from typing import Final, TypeVar
+
+from psycopg import Connection, Error, errors
+
+from leasehold import __version__
+from leasehold.db.bookkeeping import read_state
+from leasehold.db.call import Call
+from leasehold.db.compat import presence, presence_problem, version_problem, versions
+from leasehold.db.connect import connected
+from leasehold.db.migrate_errors import explain, waited_in_vain, worth_repeating
+from leasehold.db.planning import Plan, make_plan
+from leasehold.db.schema_files import Source, packaged
+from leasehold.db.schema_name import DEFAULT_SCHEMA, valid_schema_name
+from leasehold.db.script import script
+from leasehold.db.steps import Step, impatience, settings, steps, turn
+
+__all__ = ["LATEST", "Limits", "Plan", "Report", "Source", "check", "migrate", "plan", "script"]
+
+T = TypeVar("T")
+
+LATEST: Final[int] = packaged().latest
+"""The highest migration number in this release."""
+
+_APPLICATION_NAME = "leasehold migrate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a migration did."""
+
+    schema: str
+    before: int
+    """The highest migration applied before, 0 when there was none."""
+    version: int
+    """The highest migration applied now."""
+    migrations: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    """Function files that this release no longer has; the functions themselves stay."""
+    superseded: bool = False
+    """A later release was here: its function files stay as they are."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Report":
+        """Return the report of a plan that was carried out."""
+        return cls(
+            schema=plan.schema,
+            before=plan.version,
+            version=plan.target,
+            migrations=tuple(migration.name for migration in plan.migrations),
+            functions=tuple(file.name for file in plan.functions),
+            forgotten=plan.forgotten,
+            superseded=plan.superseded,
+        )
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was applied or forgotten."""
+        return bool(self.migrations or self.functions or self.forgotten)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a migration waits, in seconds, and how often it tries."""
+
+    lock_timeout: float = 5.0
+    """For one table lock; everybody else who wants the table waits as long."""
+    turn_timeout: float = 60.0
+    """For other migrations of the same schema to end."""
+    attempts: int = 4
+    first_pause: float = 0.5
+    """Between attempts; doubles each time."""
+
+
+_LIMITS: Final = Limits()
+
+
+class _StepFailedError(Exception):
+    """Carries which step failed, and why."""
+
+    def __init__(self, step: Step, error: Error) -> None:
+        super().__init__(step.title)
+        self.step = step
+        self.error = error
+
+
+def migrate(
+    dsn: str, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None, limits: Limits = _LIMITS
+) -> Report:
+    """Apply what is missing; do nothing when nothing is, or when a later release was here."""
+    schema = valid_schema_name(schema)
+    source = source or packaged()
+    with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
+        for attempt in count(1):
+            try:
+                return Report.of(_migrate_once(connection, schema, source, limits))
+            except _StepFailedError as failed:
+                if attempt >= limits.attempts or not worth_repeating(failed.error):
+                    raise
+            sleep(limits.first_pause * 2 ** (attempt - 1))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def plan(dsn: str, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> Plan:
+    """Return what `migrate` would apply; changes nothing and needs no right to."""
+    schema = valid_schema_name(schema)
+    with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
+        connection.read_only = True
+        with connection.transaction():
+            return _plan(connection, schema, source or packaged())
+
+
+def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> None:
+    """Raise `SchemaMismatch` unless programs of this release can work with the schema.
+
+    Takes a DSN or a connection, whose transaction, if it is in one, stays as it is.
+    """
+    schema = valid_schema_name(schema)
+    if isinstance(target, str):
+        with connected(target, application_name=_APPLICATION_NAME) as connection:
+            _check(connection, schema, source or packaged())
+    else:
+        _check(target, schema, source or packaged())
+
+
+@contextmanager
+def _explained(connection: Connection, schema: str) -> Iterator[None]:
+    """Let no error of the driver out; the transaction that failed has ended by then."""
+    try:
+        yield
+    except _StepFailedError as failed:
+        raise explain(connection, failed.step, failed.error, schema=schema) from failed.error
+    except Error as error:
+        raise explain(connection, Step(title="transaction", text=""), error, schema=schema) from error
+
+
+def _check(connection: Connection, schema: str, source: Source) -> None:
+    with _explained(connection, schema), connection.transaction():
+        problem = presence_problem(_ask(connection, presence(schema)), schema=schema)
+        if problem is None:
+            found = _ask(connection, versions(schema))
+            problem = version_problem(found, latest=source.latest, schema=schema)
+    if problem:
+        raise problem
+
+
+def _ask(connection: Connection, call: Call[T]) -> T:
+    return call.read(connection.execute(call.sql.encode(), call.args or None).fetchall())
+
+
+def _migrate_once(connection: Connection, schema: str, source: Source, limits: Limits) -> Plan:
+    with connection.transaction():
+        _run(connection, settings(schema, turn_timeout=limits.turn_timeout))
+        _take_turn(connection, schema, limits)
+        _run(connection, impatience(limits.lock_timeout))
+        todo = _plan(connection, schema, source)
+        for step in steps(todo, source, release=__version__):
+            _run(connection, step)
+        return todo
+
+
+def _take_turn(connection: Connection, schema: str, limits: Limits) -> None:
+    try:
+        with connection.transaction():
+            connection.execute(turn(schema).text.encode())
+    except errors.LockNotAvailable as error:
+        raise waited_in_vain(connection, schema=schema, seconds=limits.turn_timeout) from error
+
+
+def _plan(connection: Connection, schema: str, source: Source) -> Plan:
+    try:
+        state = read_state(connection, schema)
+    except Error as error:
+        raise _StepFailedError(Step(title="bookkeeping", text=""), error) from error
+    return make_plan(source, state, schema=schema, release=__version__)
+
+
+def _run(connection: Connection, step: Step) -> None:
+    try:
+        # Without parameters psycopg sends the text as it is, so that it may hold many statements.
+        connection.execute(step.text.encode())
+    except Error as error:
+        raise _StepFailedError(step, error) from error
