@@ -1,3 +1,53 @@
 """Leasehold: a distributed asynchronous job platform for Python on PostgreSQL."""
 
+from leasehold.app import App
+from leasehold.context import JobContext, current_job
+from leasehold.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    IdempotencyConflict,
+    InvalidArguments,
+    InvalidJob,
+    JobCancelled,
+    JobFailed,
+    JobUnknown,
+    LeaseholdError,
+    LeaseLost,
+    ResultTimeout,
+    SchemaMismatch,
+)
+from leasehold.intent import Intent
+from leasehold.job import Job
+from leasehold.outcome import Cancel, Retry, Snooze
+from leasehold.retry import ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from leasehold.task import Task
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "Cancel",
+    "ConfigError",
+    "DatabaseUnavailable",
+    "ExponentialBackoff",
+    "FixedDelay",
+    "IdempotencyConflict",
+    "Intent",
+    "InvalidArguments",
+    "InvalidJob",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobFailed",
+    "JobUnknown",
+    "LeaseLost",
+    "LeaseholdError",
+    "NoRetry",
+    "ResultTimeout",
+    "Retry",
+    "RetryPolicy",
+    "SchemaMismatch",
+    "Snooze",
+    "Task",
+    "current_job",
+]

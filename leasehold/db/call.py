@@ -17,7 +17,10 @@ class Call(Generic[T]):
     """One statement with `%s` places and no other percent sign."""
 
     args: tuple[object, ...]
-    """Plain values (str, int, float, bool, None, datetime, lists of these); the text casts them."""
+    """The values for the places."""
 
     read: Callable[[Sequence[Row]], T]
     """Turns the rows that came back into the result."""
+
+    repeatable: bool = False
+    """Sent twice it does what it does once: when an answer is lost, repeat it."""

@@ -1,0 +1,174 @@
+"""The application: its tasks, and its way to the database."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, ParamSpec, Self, TypeVar
+from uuid import UUID
+
+from leasehold.arguments import Result
+from leasehold.config import Settings
+from leasehold.db.foreign import arun_on, run_on
+from leasehold.db.pool import Database
+from leasehold.db.store import Store
+from leasehold.errors import ConfigError, UnknownKind
+from leasehold.intent import Intent
+from leasehold.job import Job
+from leasehold.locate import located
+from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
+from leasehold.task import Executor, Task, TaskDecorator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Where tasks are registered and jobs are enqueued.
+
+    Without a `dsn` it uses `LEASEHOLD_DSN`, and without that the embedded PostgreSQL, in development only.
+    """
+
+    def __init__(self, dsn: str | None = None, *, schema: str | None = None) -> None:
+        self.settings = Settings.from_env(dsn=dsn, schema=schema)
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._resources = ExitStack()
+        self._database: Database | None = None
+        self._guard = threading.Lock()
+        self._store = Store(self.settings.schema)
+
+    # -- tasks
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The registered tasks by kind."""
+        return MappingProxyType(self._tasks)
+
+    def task(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 5,
+        lease: timedelta | float = 15,
+        timeout: timedelta | float | None = None,
+        retry: RetryPolicy | RetryFunction | None = None,
+        executor: Executor | None = None,
+    ) -> TaskDecorator:
+        """Register a function as a task. `kind` is what its jobs are stored under; give it one that lasts."""
+        return TaskDecorator(
+            self, kind=kind, queue=queue, priority=priority, max_attempts=max_attempts, lease=lease, timeout=timeout,
+            retry=as_policy(retry) if retry is not None else ExponentialBackoff(), executor=executor,
+        )  # fmt: skip
+
+    def register(self, task: Task[P, R]) -> Task[P, R]:
+        """Take a task in. One kind, one task."""
+        known = self._tasks.get(task.kind)
+        if known is not None and known.function is not task.function:
+            raise ConfigError(
+                f"kind {task.kind!r} is registered twice: {_place(known.function)} and {_place(task.function)}",
+                hint="give one of them another kind",
+            )
+        self._tasks[task.kind] = task
+        return task
+
+    def find(self, kind: str) -> Task[..., Any]:
+        """The task of a kind."""
+        try:
+            return self._tasks[kind]
+        except KeyError:
+            known = ", ".join(sorted(self._tasks)) or "none"
+            raise UnknownKind(f"kind {kind!r} unknown", hint=f"known: {known}") from None
+
+    # -- jobs
+
+    def record(self, intent: Intent, *, connection: object = None) -> UUID:
+        """Record one intent; on your own connection, if you give one."""
+        if connection is not None:
+            return run_on(connection, self._store.enqueue(intent))
+        return self.database.run(self.database.store.enqueue(intent, id=self.database.ids.make()))
+
+    async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
+        """Record one intent; on your own connection, if you give one."""
+        if connection is not None:
+            return await arun_on(connection, self._store.enqueue(intent))
+        database = await self.adatabase()
+        return await database.arun(database.store.enqueue(intent, id=database.ids.make()))
+
+    def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
+        """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`."""
+        batch = list(intents)
+        if connection is not None:
+            ids = run_on(connection, self._store.enqueue_many(batch))
+        else:
+            made = [self.database.ids.make() for _ in batch]
+            ids = self.database.run(self.database.store.enqueue_many(batch, made))
+        return self._handles(batch, ids)
+
+    async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
+        """Record many jobs at once, all or none."""
+        batch = list(intents)
+        if connection is not None:
+            ids = await arun_on(connection, self._store.enqueue_many(batch))
+        else:
+            database = await self.adatabase()
+            ids = await database.arun(database.store.enqueue_many(batch, [database.ids.make() for _ in batch]))
+        return self._handles(batch, ids)
+
+    def job(self, job_id: UUID | str) -> Job[Any]:
+        """A handle to a job that was recorded elsewhere."""
+        number = job_id if isinstance(job_id, UUID) else UUID(job_id)
+        return Job(self, number, "?", Result.any())
+
+    # -- the database
+
+    @property
+    def database(self) -> Database:
+        """The connections, made when first needed."""
+        with self._guard:
+            if self._database is None:
+                dsn = self._resources.enter_context(located(self.settings))
+                self._database = Database(dsn, schema=self.settings.schema, prepare=self.settings.prepare)
+            return self._database
+
+    async def adatabase(self) -> Database:
+        """The connections; starting an embedded server does not block the event loop."""
+        return await asyncio.to_thread(lambda: self.database) if self._database is None else self._database
+
+    def close(self) -> None:
+        """Give up connections and the hold on an embedded server. The app can be used again afterwards."""
+        with self._guard:
+            database, self._database = self._database, None
+        if database is not None:
+            database.close()
+        self._resources.close()
+
+    async def aclose(self) -> None:
+        """The same from a coroutine."""
+        if self._database is not None:
+            await self._database.aclose()
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    def _handles(self, intents: list[Intent], ids: list[UUID]) -> list[Job[Any]]:
+        results = {kind: task.result for kind, task in self._tasks.items()}
+        pairs = zip(intents, ids, strict=True)
+        return [Job(self, job_id, intent.kind, results.get(intent.kind, Result.any())) for intent, job_id in pairs]
+
+
+def _place(function: Callable[..., object]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,0 +1,122 @@
+"""A job that was recorded: a handle to look at it and to wait for it."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+from uuid import UUID
+
+from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
+
+if TYPE_CHECKING:
+    from leasehold.app import App
+    from leasehold.arguments import Result
+    from leasehold.db.store import JobStatus
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """A handle: it holds the id and asks the database for everything else."""
+
+    def __init__(self, app: "App", job_id: UUID, kind: str, result: "Result") -> None:
+        self._app = app
+        self._result = result
+        self.id = job_id
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<Job {self.kind} {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def status(self) -> str:
+        """PENDING, RUNNING, COMPLETED, FAILED or CANCELLED, as the database has it now."""
+        return self.refresh().status
+
+    async def astatus(self) -> str:
+        """PENDING, RUNNING, COMPLETED, FAILED or CANCELLED, as the database has it now."""
+        return (await self.arefresh()).status
+
+    def refresh(self) -> "JobStatus":
+        """All that a client may know of the job now."""
+        return self._known(self._app.database.run(self._app.database.store.status(self.id)))
+
+    async def arefresh(self) -> "JobStatus":
+        """All that a client may know of the job now."""
+        database = await self._app.adatabase()
+        return self._known(await database.arun(database.store.status(self.id)))
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait until the job has ended, and give what its task returned.
+
+        Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
+        """
+        for pause in _pauses(timeout):
+            now = self.refresh()
+            if now.finished_at is not None:
+                return self._outcome(now)
+            time.sleep(pause)
+        raise self._late(timeout)
+
+    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (says what came of the job, not of the call)
+        """Wait until the job has ended, and give what its task returned.
+
+        Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
+        """
+        for pause in _pauses(timeout):
+            now = await self.arefresh()
+            if now.finished_at is not None:
+                return self._outcome(now)
+            await asyncio.sleep(pause)
+        raise self._late(timeout)
+
+    def cancel(self, why: str | None = None) -> bool:
+        """Stop the job for good; False if it has already ended otherwise."""
+        return self._app.database.run(self._app.database.store.cancel(self.id, why))
+
+    async def acancel(self, why: str | None = None) -> bool:
+        """Stop the job for good; False if it has already ended otherwise."""
+        database = await self._app.adatabase()
+        return await database.arun(database.store.cancel(self.id, why))
+
+    def retry(self) -> bool:
+        """Give a dead job another chance; False if it is not dead."""
+        return self._app.database.run(self._app.database.store.retry(self.id))
+
+    async def aretry(self) -> bool:
+        """Give a dead job another chance; False if it is not dead."""
+        database = await self._app.adatabase()
+        return await database.arun(database.store.retry(self.id))
+
+    def _known(self, now: "JobStatus | None") -> "JobStatus":
+        if now is None:
+            raise JobUnknown(f"no job has the id {self.id}", hint="was its transaction rolled back, or was it pruned?")
+        return now
+
+    def _outcome(self, now: "JobStatus") -> R:
+        if now.state == "success":
+            return self._result.decode(now.result)  # type: ignore[no-any-return]
+        error = JobCancelled if now.reason == "cancelled" else JobFailed
+        words = f": {now.reason_detail}" if now.reason_detail else ""
+        raise error(f"job {self.id} ({self.kind}) is dead, {now.reason}{words}", reason=now.reason or "")
+
+    def _late(self, timeout: float | None) -> ResultTimeout:
+        return ResultTimeout(f"job {self.id} ({self.kind}) had not ended after {timeout} s", hint="it goes on")
+
+
+def _pauses(timeout: float | None) -> Iterator[float]:
+    """How long to wait between looks: short at first, then half a second; none beyond the deadline."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = 0.02
+    while True:
+        left = pause if deadline is None else deadline - time.monotonic()
+        yield max(0.0, min(pause, left))
+        if left <= 0:
+            return
+        pause = min(pause * 1.5, 0.5)
