@@ -1,0 +1,62 @@
+"""Takes back expired leases and makes due jobs runnable."""
+
+import asyncio
+import logging
+import random
+
+from leasehold.db.link import Backoff, Link
+from leasehold.db.store import Store
+from leasehold.errors import DatabaseUnavailable
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1000
+_BUSY_PAUSE = 1.0
+"""While jobs run or wait for their time anywhere: a lease may be taken, and lost, between two looks."""
+_IDLE_PAUSE = 10.0
+"""While nothing runs or waits: a hint wakes us before."""
+
+
+class Sweeper:
+    """The loop that runs `sweep` and `promote` when something is due."""
+
+    def __init__(self, link: Link, store: Store) -> None:
+        self._link = link
+        self._store = store
+        self._work = asyncio.Event()
+        self._idle = False
+
+    def hint(self, *, due: bool) -> None:
+        """Jobs were enqueued. Look again if one waits for its time, or if so far there was nothing at all."""
+        if due or self._idle:
+            self._work.set()
+
+    async def run(self) -> None:
+        """Sweep and promote until cancelled."""
+        backoff = Backoff()
+        while True:
+            self._work.clear()
+            try:
+                pause = await self._round()
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                logger.debug("upkeep waits for the database: %s", error)
+                pause = backoff.pause()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._work.wait()
+                await asyncio.sleep(0.1)  # a thousand hints a second must not mean a thousand looks
+            except TimeoutError:
+                pass
+
+    async def _round(self) -> float:
+        """Do what is due; give the seconds until something may be due again."""
+        while await self._link.run(self._store.sweep(_BATCH)) == _BATCH:
+            pass
+        while await self._link.run(self._store.promote(_BATCH)) == _BATCH:
+            pass
+        due = await self._link.run(self._store.next_due())
+        self._idle = due is None
+        if due is None:
+            return _IDLE_PAUSE * random.uniform(0.8, 1.0)  # noqa: S311 (spread, not secrecy)
+        return min(due + 0.001, _BUSY_PAUSE * random.uniform(0.8, 1.0))  # noqa: S311

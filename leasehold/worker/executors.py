@@ -1,0 +1,112 @@
+"""Where a task's function runs: on the event loop, or in a thread of ours."""
+
+import asyncio
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from leasehold.context import JobContext
+    from leasehold.task import Task
+
+
+class TimedOut(LeaseholdError, TimeoutError):
+    """The attempt took longer than its task's timeout."""
+
+
+def _timed_out(task: "Task[..., Any]") -> TimedOut:
+    return TimedOut(f"{task.kind} took longer than its timeout of {task.options.timeout} s")
+
+
+async def run_on_loop(task: "Task[..., Any]", arguments: Mapping[str, Any]) -> object:
+    """Await the function; at its timeout it is cancelled."""
+    if task.options.timeout is None:
+        return await task.function(**arguments)
+    deadline = asyncio.timeout(task.options.timeout)
+    try:
+        async with deadline:
+            return await task.function(**arguments)
+    except TimeoutError:
+        if deadline.expired():
+            raise _timed_out(task) from None
+        raise  # the task's own
+
+
+class ThreadExecutor:
+    """A bounded pool of threads. A thread cannot be killed: its task learns of its end at `checkpoint()`.
+
+    The threads are daemons, unlike those of concurrent.futures: one that never ends must not keep a stopped
+    worker from exiting.
+    """
+
+    _PATIENCE = 1.0
+    """Seconds that a told task gets to reach its checkpoint before a stopping worker leaves it behind."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+
+    async def run(self, task: "Task[..., Any]", arguments: Mapping[str, Any], context: "JobContext") -> object:
+        """Run the function in a thread. Its slot is free only when the function has really ended."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[object] = loop.create_future()
+        function = partial(contextvars.copy_context().run, task.function, **arguments)
+        self._busy += 1
+        if self._busy > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"leasehold-task-{self._threads}", daemon=True).start()
+        self._work.put(partial(_call, function, loop, done))
+        timeout = task.options.timeout
+        late = None if timeout is None else loop.call_later(timeout, context.stop, _timed_out(task))
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done], timeout=self._PATIENCE)
+            if done.done():
+                return done.result()
+            raise
+        finally:
+            self._busy -= 1
+            if late is not None:
+                late.cancel()
+
+    def close(self) -> None:
+        """Let the idle threads end."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._work.get()) is not None:
+            call()
+
+
+def _call(function: Callable[[], object], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[object]") -> None:
+    """Run in the thread; hand what came of it to the event loop, if that still listens."""
+    try:
+        value = function()
+    except BaseException as error:  # noqa: BLE001 (it is the job's outcome, SystemExit included)
+        answer = partial(_fail, done, error)
+    else:
+        answer = partial(_succeed, done, value)
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
+        loop.call_soon_threadsafe(answer)
+
+
+def _succeed(done: "asyncio.Future[object]", value: object) -> None:
+    if not done.done():
+        done.set_result(value)
+
+
+def _fail(done: "asyncio.Future[object]", error: BaseException) -> None:
+    if not done.done():
+        # A future refuses StopIteration, and anything but an Exception would end the event loop.
+        fit = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        done.set_exception(error if fit else RuntimeError(f"the task raised {error!r}"))

@@ -1,0 +1,208 @@
+"""Runs claimed jobs in slots and turns whatever happens into an outcome."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from leasehold.context import JobContext, enter, leave
+from leasehold.db.store import ClaimedJob
+from leasehold.errors import LeaseholdError, LeaseLost
+from leasehold.outcome import (
+    Cancel,
+    Cancelled,
+    Error,
+    Failed,
+    Lost,
+    Outcome,
+    Released,
+    Retry,
+    Snooze,
+    Snoozed,
+    Success,
+)
+from leasehold.task import Task
+from leasehold.worker.executors import ThreadExecutor, run_on_loop
+
+if TYPE_CHECKING:
+    from leasehold.worker.finisher import Finisher
+    from leasehold.worker.lease import LeaseKeeper
+    from leasehold.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Running:
+    """One job in a slot."""
+
+    __slots__ = ("context", "handle", "job", "lost", "released")
+
+    def __init__(self, job: ClaimedJob) -> None:
+        self.job = job
+        self.context = JobContext(
+            id=job.id, kind=job.kind, queue=job.queue, attempt=job.attempt, retry_count=job.retry_count,
+            max_attempts=job.max_attempts,
+        )  # fmt: skip
+        self.handle: asyncio.Task[None] | None = None
+        self.lost = False
+        self.released = False
+
+
+class Runner:
+    """The slots of a worker and the jobs in them."""
+
+    def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper") -> None:
+        self._worker = worker
+        self._finisher = finisher
+        self._keeper = keeper
+        self._waiting: deque[ClaimedJob] = deque()
+        self._running: dict[UUID, Running] = {}
+        self._threads = ThreadExecutor(worker.options.slots)
+        self._room = asyncio.Event()
+        self._room.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._draining = False
+        keeper.on_lost = self.lose
+        finisher.on_written = self.room_changed
+
+    # -- room
+
+    @property
+    def room(self) -> int:
+        """How many more jobs may be claimed."""
+        options = self._worker.options
+        unfinished = len(self._running) + len(self._waiting) + self._finisher.backlog
+        return options.slots + options.prefetch - unfinished
+
+    async def wait_for_room(self) -> None:
+        """Return when at least one more job may be claimed."""
+        while self.room <= 0:
+            self._room.clear()
+            await self._room.wait()
+
+    def room_changed(self) -> None:
+        """A job has left: look again."""
+        if self.room > 0:
+            self._room.set()
+
+    # -- a job's way
+
+    def accept(self, jobs: Sequence[ClaimedJob], asked: float) -> None:
+        """Take claimed jobs in. Their leases count from the moment they were asked for."""
+        for job in jobs:
+            self._keeper.hold(job, asked)
+        self._waiting.extend(jobs)
+        self._fill_slots()
+
+    def _fill_slots(self) -> None:
+        while self._waiting and not self._draining and len(self._running) < self._worker.options.slots:
+            running = Running(self._waiting.popleft())
+            self._running[running.job.id] = running
+            self._empty.clear()
+            running.handle = asyncio.create_task(self._run(running))
+
+    async def _run(self, running: Running) -> None:
+        outcome: Outcome
+        try:
+            outcome = await self._attempt(running)
+        except asyncio.CancelledError:
+            outcome = Lost() if running.lost else Released()
+        except BaseException as error:
+            logger.exception("job %s: the worker itself failed", running.job.id)
+            outcome = Failed(error=Error.from_exception(error), retry_after=None)
+        if running.lost:
+            outcome = Lost()
+        del self._running[running.job.id]
+        self._finisher.report(running.job, outcome)
+        self._fill_slots()
+        if not self._running:
+            self._empty.set()
+
+    async def _attempt(self, running: Running) -> Outcome:
+        job, context = running.job, running.context
+        task = self._worker.app.find(job.kind)
+        entered = enter(context)
+        try:
+            arguments = task.arguments.decode(job.payload)
+            if task.options.executor == "loop":
+                value = await run_on_loop(task, arguments)
+            else:
+                value = await self._threads.run(task, arguments, context)
+            return _outcome_of(task, job, value)
+        except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
+            if isinstance(error, LeaseLost) and running.lost:
+                return Lost()
+            if running.released and isinstance(error, LeaseholdError) and error is context.stop_reason:
+                return Released()
+            return _outcome_of(task, job, error)
+        finally:
+            leave(entered)
+
+    # -- endings
+
+    def lose(self, job_id: UUID) -> None:
+        """The lease is gone: tell the task, write nothing."""
+        running = self._running.get(job_id)
+        if running is None:
+            self._waiting = deque(job for job in self._waiting if job.id != job_id)
+            self.room_changed()
+            return
+        logger.warning("job %s (%s): lease lost, attempt %d", job_id, running.job.kind, running.job.attempt)
+        running.lost = True
+        running.context.lose()
+        if running.handle is not None and self._worker.app.find(running.job.kind).options.executor == "loop":
+            running.handle.cancel()
+
+    async def drain(self, grace: float, hurry: asyncio.Event) -> None:
+        """Give back what has not started; let the rest finish for `grace` seconds, then give it back too."""
+        self._draining = True
+        while self._waiting:
+            self._finisher.report(self._waiting.popleft(), Released())
+        await _first(self._empty.wait(), hurry.wait(), timeout=grace)
+        for running in list(self._running.values()):
+            running.released = True
+            running.context.stop(LeaseholdError(f"job {running.job.id}: the worker is stopping"))
+            if running.handle is not None:
+                running.handle.cancel()
+        if self._running:
+            await self._empty.wait()
+        self._threads.close()
+
+
+def _outcome_of(task: Task[..., Any], job: ClaimedJob, value: object) -> Outcome:
+    """What a task returned or raised, as an outcome."""
+    match value:
+        case Snooze():
+            return Snoozed(value.after)
+        case Cancel():
+            return Cancelled(str(value))
+        case Retry(after=float() as after):
+            return Failed(error=Error.from_exception(value), retry_after=after)
+        case Exception():
+            return _failure(task, job, value)
+        case _:
+            try:
+                return Success(task.result.encode(value))
+            except LeaseholdError as error:
+                return _failure(task, job, error)
+
+
+def _failure(task: Task[..., Any], job: ClaimedJob, error: Exception) -> Failed:
+    try:
+        delay = task.options.retry.delay(job.retry_count + 1, error)
+    except Exception as broken:
+        logger.exception("the retry policy of %s failed", task.kind)
+        broken.__cause__ = error
+        return Failed(error=Error.from_exception(broken), retry_after=60.0)
+    return Failed(error=Error.from_exception(error), retry_after=delay, fatal=delay is None)
+
+
+async def _first(*waits: Any, timeout: float) -> None:  # noqa: ASYNC109
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    _, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
