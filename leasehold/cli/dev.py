@@ -1,0 +1,160 @@
+"""`leasehold dev`: everything at once, on this machine, to look at."""
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from leasehold.app import App
+from leasehold.cli.console import say
+from leasehold.cli.loading import load_app
+from leasehold.cli.worker import run_async
+from leasehold.config import Settings
+from leasehold.demo.traffic import run_traffic
+from leasehold.errors import DatabaseUnavailable
+from leasehold.locate import located
+
+_DEMO = "leasehold.demo:app"
+_STATES = ("created", "queued", "parked", "running", "retry", "success", "dead")
+_MEANING = {
+    "created": "wait for their time",
+    "queued": "can run now",
+    "parked": "wait for their exclusive key",
+    "running": "under a lease",
+    "retry": "failed, will be tried again",
+    "success": "done",
+    "dead": "gave up, or cancelled",
+}
+
+
+def command(
+    app: Annotated[str, typer.Argument(help="Your App as module:app; left out: the demo.")] = _DEMO,
+    *,
+    rate: Annotated[float, typer.Option("--rate", help="Demo jobs per second; 0 for none.", min=0)] = 20.0,
+    slots: Annotated[int, typer.Option("--slots", help="How many jobs run at the same time.")] = 20,
+    dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
+    seconds: Annotated[float, typer.Option("--for", help="Stop by itself after so many seconds; 0: never.", min=0)] = 0,
+) -> None:
+    """Start a PostgreSQL, migrate it, run a worker and some demo traffic, and show what happens.
+
+    With LEASEHOLD_DSN set, that server is used instead of an embedded one.
+    """
+    settings = Settings.from_env(dsn=dsn)
+    with located(settings, say=say) as found:
+        os.environ["LEASEHOLD_DSN"] = found
+        loaded = load_app(app)
+        run_async(_dev(loaded, app, rate=rate if app == _DEMO else 0.0, slots=slots, seconds=seconds))
+
+
+async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    if seconds:
+        loop.call_later(seconds, stopping.set)
+    worker = _WorkerProcess(name, slots)
+    parts = [asyncio.create_task(worker.run()), asyncio.create_task(_show(app, worker))]
+    if rate:
+        parts.append(asyncio.create_task(run_traffic(jobs_per_second=rate)))
+    waiting = asyncio.create_task(stopping.wait())
+    done, _ = await asyncio.wait([waiting, *parts], return_when=asyncio.FIRST_COMPLETED)
+    for part in parts:
+        part.cancel()
+    results = await asyncio.gather(*parts, return_exceptions=True)
+    await worker.stop()
+    await app.aclose()
+    for part, result in zip(parts, results, strict=True):
+        if part in done and isinstance(result, BaseException):
+            raise result
+
+
+class _WorkerProcess:
+    """A worker in a process of its own, started again when it dies: kill it and see."""
+
+    def __init__(self, name: str, slots: int) -> None:
+        self._command = [sys.executable, "-m", "leasehold", "worker", name, "--slots", str(slots), "--grace", "5"]
+        self._process: asyncio.subprocess.Process | None = None
+        self.deaths = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        while True:
+            # A session of its own: Ctrl-C is for us, who stop the worker in good order.
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True
+            )
+            _, errors = await self._process.communicate()
+            self.deaths += 1
+            say(f"the worker ended ({_how(self._process.returncode)}); starting another")
+            if self._process.returncode not in {0, -signal.SIGKILL}:
+                say(errors.decode(errors="replace")[-2000:])
+            await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            await self._process.wait()
+
+
+def _how(returncode: int | None) -> str:
+    if returncode is not None and returncode < 0:
+        return f"killed by {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}"
+
+
+async def _show(app: App, worker: _WorkerProcess) -> None:
+    """Counts, live in a terminal, a line every two seconds elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        while True:
+            say(_line(await _counts(app), worker))
+            await asyncio.sleep(2)
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            live.update(_table(await _counts(app), worker), refresh=True)
+            await asyncio.sleep(0.25)
+
+
+async def _counts(app: App) -> dict[str, tuple[int, bool]]:
+    database = await app.adatabase()
+    try:
+        return await database.arun(database.store.counts())
+    except DatabaseUnavailable:
+        return {}
+
+
+def _number(counts: dict[str, tuple[int, bool]], state: str) -> str:
+    number, capped = counts.get(state, (0, False))
+    return f"{number:,}{'+' if capped else ''}"
+
+
+def _line(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> str:
+    states = "  ".join(f"{state} {_number(counts, state)}" for state in _STATES)
+    return f"{states}  ({counts.get('success in 10 s', (0, False))[0] / 10:.1f}/s, worker {worker.pid or 'none'})"
+
+
+def _table(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> Table:
+    table = Table(title="Leasehold", caption=_caption(counts, worker), caption_justify="left", title_justify="left")
+    table.add_column("state")
+    table.add_column("jobs", justify="right")
+    table.add_column("what they do", style="dim")
+    for state in _STATES:
+        table.add_row(state, _number(counts, state), _MEANING[state])
+    return table
+
+
+def _caption(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> str:
+    rate = counts.get("success in 10 s", (0, False))[0] / 10
+    pid = worker.pid
+    hint = f"worker {pid}: try `kill -9 {pid}`" if pid else "no worker"
+    return f"{rate:.1f} done per second · {hint} · killed so far: {worker.deaths} · Ctrl-C ends"
