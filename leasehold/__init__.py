@@ -21,8 +21,7 @@ from leasehold.job import Job
 from leasehold.outcome import Cancel, Retry, Snooze
 from leasehold.retry import ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
 from leasehold.task import Task
-
-__version__ = "0.1.0"
+from leasehold.version import __version__
 
 __all__ = [
     "App",
@@ -49,5 +48,6 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Task",
+    "__version__",
     "current_job",
 ]

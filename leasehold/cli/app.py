@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from leasehold import __version__
 from leasehold.cli import dev, migrate, worker
 from leasehold.cli.console import say, say_error
 from leasehold.errors import LeaseholdError
+from leasehold.version import __version__
 
 app = typer.Typer(
     name="leasehold",

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import os
 import signal
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any
 
 import typer
 
@@ -67,7 +68,7 @@ def _stop(worker: Worker, grace: float) -> None:
     say(f"stopping: running jobs have {grace:g} s; once more to give them back now")
 
 
-def run_async(main: "asyncio.coroutines.Coroutine[object, object, None]") -> None:
+def run_async(main: Coroutine[Any, Any, None]) -> None:
     """Run on uvloop where it is installed: it halves what the event loop costs a job."""
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 (not on every platform)

@@ -16,21 +16,21 @@ async def run_traffic(*, jobs_per_second: float) -> None:
     while True:
         number += 1
         await _one(number)
-        await asyncio.sleep(random.expovariate(jobs_per_second))  # noqa: S311 (demo traffic)
+        await asyncio.sleep(random.expovariate(jobs_per_second))
 
 
 async def _one(number: int) -> None:
-    name = random.choice(_NAMES)  # noqa: S311
-    match random.choices(("mail", "later", "report", "charge", "import"), (60, 8, 10, 20, 2))[0]:  # noqa: S311
+    name = random.choice(_NAMES)
+    match random.choices(("mail", "later", "report", "charge", "import"), (60, 8, 10, 20, 2))[0]:
         case "mail":
             await send_email.aenqueue(to=f"{name}@example.com", subject=f"Order {number} is on its way")
         case "later":
-            reminder = send_email.using(run_after=timedelta(seconds=random.randrange(2, 20)))  # noqa: S311
+            reminder = send_email.using(run_after=timedelta(seconds=random.randrange(2, 20)))
             await reminder.aenqueue(to=f"{name}@example.com", subject="You left something in your cart")
         case "report":
             await make_report.aenqueue(month=datetime.now(UTC).strftime("%Y-%m"), rows=number)
         case "charge":
-            customer = random.randrange(20)  # noqa: S311
+            customer = random.randrange(20)
             one_by_one = charge_card.using(
                 exclusive_key=f"customer-{customer}", idempotency_key=f"order-{datetime.now(UTC).timestamp()}-{number}"
             )

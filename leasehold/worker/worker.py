@@ -111,7 +111,7 @@ class Worker:
                 queues=self.options.queues,
                 leases=leases,
                 slots=self.options.slots,
-            )  # fmt: skip
+            )
         )
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:

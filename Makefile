@@ -1,0 +1,44 @@
+# Two commands matter: `make run` and `make test`. Nothing but Python >= 3.11 has to be there.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+JOBS ?= 2
+
+.PHONY: run test test-matrix check format clean
+
+run: $(VENV)/.installed-dev ## the demo: embedded PostgreSQL, worker, traffic
+	$(BIN)/leasehold dev
+
+test: $(VENV)/.installed-test ## every test, on the embedded PostgreSQL
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each other PostgreSQL that is here
+	$(BIN)/python tests/matrix.py -n $(JOBS)
+
+check: $(VENV)/.installed-test ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Leasehold needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.13 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.installed-dev

@@ -1,0 +1,195 @@
+"""What a worker takes, in which order, how much of it, and when."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasehold import App, ConfigError
+from leasehold.worker import Worker, WorkerOptions
+from tests.worker.conftest import attempts, row, until, working
+
+Sql = psycopg.Connection[dict[str, Any]]
+
+
+async def test_no_more_jobs_run_than_there_are_slots_and_no_more_are_claimed(app: App, sql: Sql) -> None:
+    running = highest = 0
+    claimed: list[int] = []
+
+    @app.task(kind="work")
+    async def work() -> None:
+        nonlocal running, highest
+        running += 1
+        highest = max(highest, running)
+        claimed.append(sql.execute("select count(*) as n from jobs where state = 'running'").fetchone()["n"])  # type: ignore[index]
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    async with working(app, slots=3):
+        jobs = await app.aenqueue_many(work.intent() for _ in range(60))
+        for job in jobs:
+            await job.aresult(20)
+    assert highest == 3
+    assert max(claimed) == 3
+
+
+async def test_prefetched_jobs_are_leased_but_not_started_and_come_back_at_once(app: App, sql: Sql) -> None:
+    @app.task(kind="slow")
+    async def slow() -> None:
+        await asyncio.sleep(0.5)
+
+    async with working(app, slots=2, prefetch=5):
+        jobs = await app.aenqueue_many(slow.intent() for _ in range(10))
+        states = "select count(*) as n from jobs where state = 'running'"
+        await until(lambda: sql.execute(states).fetchone() == {"n": 7})
+    outcomes = [row(sql, job)["state"] for job in jobs]
+    assert outcomes.count("success") >= 2
+    assert outcomes.count("running") == 0
+    given_back = [job for job in jobs if row(sql, job)["state"] == "queued" and row(sql, job)["attempt"] == 1]
+    assert given_back
+    assert all(row(sql, job)["retry_count"] == 0 for job in jobs)
+
+
+async def test_the_urgent_go_first_then_the_old(app: App) -> None:
+    order: list[str] = []
+
+    @app.task(kind="note")
+    async def note(name: str) -> None:
+        order.append(name)
+
+    await note.aenqueue("first")
+    await note.using(priority=-1).aenqueue("patient")
+    await note.aenqueue("second")
+    await note.using(priority=9).aenqueue("urgent")
+    async with working(app, slots=1):
+        await until(lambda: len(order) == 4)
+    assert order == ["urgent", "first", "second", "patient"]
+
+
+async def test_a_kind_that_this_worker_does_not_know_stays_queued(app: App, sql: Sql) -> None:
+    @app.task(kind="known")
+    async def known() -> str:
+        return "ran"
+
+    sql.execute("select enqueue('unknown', priority => 100)")
+    async with working(app):
+        assert await (await known.aenqueue()).aresult(10) == "ran"
+    assert sql.execute("select state, attempt from jobs where kind = 'unknown'").fetchone() == {
+        "state": "queued",
+        "attempt": 0,
+    }
+
+
+async def test_a_worker_of_some_queues_leaves_the_others_alone(app: App, sql: Sql) -> None:
+    @app.task(kind="job")
+    async def job() -> None: ...
+
+    elsewhere = await job.using(queue="elsewhere").aenqueue()
+    async with working(app, queues=["here"]):
+        await (await job.using(queue="here").aenqueue()).aresult(10)
+    assert row(sql, elsewhere)["state"] == "queued"
+
+
+async def test_a_future_job_waits_for_its_time_and_is_not_late(app: App, sql: Sql) -> None:
+    @app.task(kind="later")
+    async def later() -> None: ...
+
+    async with working(app):
+        await asyncio.sleep(0.3)  # the worker is idle by now: only the hint can tell it
+        job = await later.using(run_after=timedelta(seconds=1)).aenqueue()
+        assert (await job.arefresh()).state == "created"
+        await job.aresult(10)
+    late = row(sql, job)["claimed_at"] - row(sql, job)["run_at"]
+    assert timedelta(0) <= late < timedelta(seconds=1)
+
+
+async def test_an_idle_worker_starts_a_new_job_long_before_its_next_poll(app: App, sql: Sql) -> None:
+    @app.task(kind="now")
+    async def now() -> None: ...
+
+    async with working(app, poll=10):
+        await asyncio.sleep(0.3)
+        job = await now.aenqueue()
+        await job.aresult(10)
+    assert row(sql, job)["claimed_at"] - row(sql, job)["created_at"] < timedelta(seconds=1)
+
+
+async def test_jobs_of_one_exclusive_key_run_one_after_the_other(app: App) -> None:
+    running = 0
+
+    @app.task(kind="alone")
+    async def alone() -> int:
+        nonlocal running
+        running += 1
+        seen = running
+        await asyncio.sleep(0.02)
+        running -= 1
+        return seen
+
+    async with working(app, slots=10), working(app, slots=10):
+        jobs = [await alone.using(exclusive_key="one").aenqueue() for _ in range(20)]
+        assert [await job.aresult(20) for job in jobs] == [1] * 20
+
+
+async def test_a_stopping_worker_lets_jobs_finish_and_gives_back_the_rest(app: App, sql: Sql) -> None:
+    @app.task(kind="quick")
+    async def quick() -> None:
+        await asyncio.sleep(0.3)
+
+    @app.task(kind="slow")
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(kind="thread")
+    def thread() -> None:
+        asyncio.run(asyncio.sleep(0.3))
+
+    async with working(app, grace=1):
+        jobs = [await quick.aenqueue(), await thread.aenqueue(), await slow.aenqueue()]
+        await until(lambda: all(row(sql, job)["state"] == "running" for job in jobs))
+    assert [row(sql, job)["state"] for job in jobs] == ["success", "success", "queued"]
+    assert row(sql, jobs[2])["retry_count"] == 0
+    assert [one["outcome"] for one in attempts(sql, jobs[2])] == ["released"]
+
+
+async def test_a_second_stop_cuts_the_grace_short(app: App, sql: Sql) -> None:
+    @app.task(kind="slow")
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    loop = asyncio.get_running_loop()
+    async with working(app, grace=60) as worker:
+        job = await slow.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "running")
+        worker.stop()
+        worker.stop()
+        asked = loop.time()
+    assert loop.time() - asked < 5
+    assert row(sql, job)["state"] == "queued"
+
+
+async def test_a_worker_says_who_it_is_and_when_it_has_gone(app: App, sql: Sql) -> None:
+    @app.task(kind="a")
+    async def a() -> None: ...
+
+    async with working(app, slots=4) as worker:
+        me = sql.execute("select * from workers where id = %s", [worker.id]).fetchone()
+        assert me is not None
+        assert (me["kinds"], me["slots"], me["stopped_at"]) == (["a"], 4, None)
+    gone = sql.execute("select stopped_at from workers where id = %s", [worker.id]).fetchone()
+    assert gone is not None
+    assert gone["stopped_at"] is not None
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 0}, {"prefetch": -1}, {"grace": -1.0}, {"poll": 60.0}], ids=str)
+def test_options_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=name):
+        WorkerOptions(**wrong)
+
+
+async def test_a_worker_without_tasks_says_so(app: App) -> None:
+    with pytest.raises(ConfigError, match="no tasks"):
+        await Worker(app).run()

@@ -1,0 +1,135 @@
+"""A running job stays its worker's own, and a worker that lost one writes nothing more."""
+
+import asyncio
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasehold import App, LeaseLost, current_job
+from tests.worker.conftest import attempts, row, until, working
+
+Sql = psycopg.Connection[dict[str, Any]]
+
+
+async def test_a_job_longer_than_its_lease_runs_once(app: App, sql: Sql) -> None:
+    @app.task(kind="long", lease=0.5)
+    async def long() -> int:
+        await asyncio.sleep(2)
+        return current_job().attempt
+
+    async with working(app), working(app):
+        job = await long.aenqueue()
+        assert await job.aresult(10) == 1
+    assert attempts(sql, job) == []
+
+
+async def test_a_task_that_blocks_the_event_loop_keeps_its_lease(app: App, sql: Sql) -> None:
+    @app.task(kind="block", lease=0.4)
+    async def block() -> int:
+        time.sleep(2)  # noqa: ASYNC251 (the mistake that must not cost the lease)
+        return current_job().attempt
+
+    async with working(app):
+        job = await block.aenqueue()
+        assert await job.aresult(10) == 1
+    assert attempts(sql, job) == []
+
+
+async def test_the_lease_of_a_kind_is_what_its_task_declares(app: App, sql: Sql) -> None:
+    @app.task(kind="declared", lease=7.5)
+    async def declared() -> None: ...
+
+    async with working(app):
+        assert sql.execute("select lease_seconds('declared') as s").fetchone() == {"s": 7.5}
+
+
+async def test_a_cancelled_job_stops_within_a_heartbeat_and_writes_nothing(app: App, sql: Sql) -> None:
+    ended = asyncio.Event()
+
+    @app.task(kind="endless", lease=0.6)
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async with working(app):
+        job = await endless.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "running")
+        assert await job.acancel("not needed any more")
+        before = row(sql, job)
+        await asyncio.wait_for(ended.wait(), 2)
+    assert row(sql, job) == before
+    assert before["reason_detail"] == "not needed any more"
+
+
+async def test_a_thread_that_lost_its_lease_is_told_at_its_checkpoint(app: App, sql: Sql) -> None:
+    told: list[Exception] = []
+
+    @app.task(kind="thread", lease=0.6)
+    def thread() -> None:
+        try:
+            while True:
+                current_job().checkpoint()
+                time.sleep(0.01)
+        except LeaseLost as error:
+            told.append(error)
+            raise
+
+    async with working(app):
+        job = await thread.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "running")
+        await job.acancel()
+        before = row(sql, job)
+        await until(lambda: told, within=3)
+    assert row(sql, job) == before
+
+
+async def test_a_job_that_another_worker_took_over_is_not_written_by_the_first(app: App, sql: Sql) -> None:
+    """The lease is taken away in the database; the first worker finds out and its result is refused."""
+    release = asyncio.Event()
+    runs: list[int] = []
+
+    @app.task(kind="taken", lease=20)
+    async def taken() -> int:
+        attempt = current_job().attempt
+        runs.append(attempt)
+        if attempt == 1:
+            await release.wait()
+        return attempt
+
+    async with working(app):
+        job = await taken.aenqueue()
+        await until(lambda: runs == [1])
+        sql.execute("update jobs set lease_expires_at = now() - interval '1 s' where id = %s", [job.id])
+        await until(lambda: 2 in runs)
+        assert await job.aresult(10) == 2
+        before = row(sql, job)
+        release.set()
+        await asyncio.sleep(0.3)  # long enough for the first run's report to be refused
+    assert row(sql, job) == before
+    assert [one["outcome"] for one in attempts(sql, job)] == ["lease_expired"]
+
+
+@pytest.mark.parametrize("rounds", [5])
+async def test_losing_every_connection_again_and_again_loses_no_job(app: App, sql: Sql, rounds: int) -> None:
+    done: list[int] = []
+
+    @app.task(kind="count", lease=5)
+    async def count(n: int) -> None:
+        await asyncio.sleep(0.01)
+        done.append(n)
+
+    async with working(app, slots=20):
+        jobs = await app.aenqueue_many(count.intent(n) for n in range(500))
+        for part in range(1, rounds + 1):
+            await until(lambda part=part: len(done) >= part * 60, within=20)
+            sql.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+                " and pid <> pg_backend_pid() and application_name like 'leasehold %'"
+            )
+        finished = "select count(*) as n from jobs where state = 'success'"
+        await until(lambda: sql.execute(finished).fetchone() == {"n": len(jobs)}, within=30)
+    assert set(done) == set(range(500))

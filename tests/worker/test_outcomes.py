@@ -1,0 +1,205 @@
+"""What a task returns or raises, and what becomes of its job."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasehold import App, Cancel, FixedDelay, JobCancelled, JobFailed, NoRetry, Retry, Snooze, current_job
+from tests.worker.conftest import attempts, row, until, working
+
+Sql = psycopg.Connection[dict[str, Any]]
+
+
+async def test_what_a_task_returns_is_the_result_of_its_job(app: App, sql: Sql) -> None:
+    @app.task(kind="add")
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task(kind="join")
+    def join(words: list[str]) -> str:
+        return " ".join(words)
+
+    async with working(app):
+        sum_of_both = await add.aenqueue(2, b=3)
+        sentence = await join.aenqueue(["a", "plain", "def"])
+        assert await sum_of_both.aresult(10) == 5
+        assert await sentence.aresult(10) == "a plain def"
+    done = row(sql, sum_of_both)
+    assert (done["state"], done["attempt"], done["retry_count"]) == ("success", 1, 0)
+    assert done["lease_owner"] is None
+    assert attempts(sql, sum_of_both) == []
+
+
+async def test_a_failing_job_is_retried_until_its_budget_is_spent(app: App, sql: Sql) -> None:
+    @app.task(kind="boom", max_attempts=3, retry=FixedDelay(0.05))
+    async def boom() -> None:
+        raise ValueError("no luck")
+
+    async with working(app):
+        job = await boom.aenqueue()
+        with pytest.raises(JobFailed, match="exhausted: no luck"):
+            await job.aresult(15)
+    dead = row(sql, job)
+    assert (dead["state"], dead["reason"], dead["attempt"], dead["retry_count"]) == ("dead", "exhausted", 3, 3)
+    history = attempts(sql, job)
+    assert [one["attempt"] for one in history] == [1, 2, 3]
+    assert {(one["outcome"], one["error_class"], one["error_message"]) for one in history} == {
+        ("failed", "ValueError", "no luck")
+    }
+    assert 'raise ValueError("no luck")' in history[0]["error_traceback"]
+    assert "leasehold/worker" not in history[0]["error_traceback"]
+
+
+async def test_the_default_policy_backs_off_within_its_bounds(app: App, sql: Sql) -> None:
+    @app.task(kind="boom")
+    async def boom() -> None:
+        raise ValueError
+
+    async with working(app):
+        job = await boom.aenqueue()
+        await until(lambda: row(sql, job)["retry_count"] >= 1)
+    waiting = row(sql, job)
+    assert timedelta(0) <= waiting["run_at"] - attempts(sql, job)[0]["ended_at"] <= timedelta(seconds=1)
+
+
+async def test_retry_says_when(app: App, sql: Sql) -> None:
+    @app.task(kind="later")
+    async def later() -> None:
+        raise Retry(after=3600, reason="the other side sleeps")
+
+    async with working(app):
+        job = await later.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "retry")
+    waiting = row(sql, job)
+    assert waiting["retry_count"] == 1
+    assert timedelta(minutes=59) < waiting["run_at"] - waiting["updated_at"] <= timedelta(hours=1)
+
+
+@pytest.mark.parametrize("how", ["raised", "returned"])
+async def test_snooze_is_no_failure(app: App, sql: Sql, how: str) -> None:
+    @app.task(kind="nap", max_attempts=1)
+    async def nap() -> object:
+        if current_job().attempt == 1:
+            if how == "raised":
+                raise Snooze(after=0.05)
+            return Snooze(after=0.05)
+        return "rested"
+
+    async with working(app):
+        job = await nap.aenqueue()
+        assert await job.aresult(10) == "rested"
+    assert (row(sql, job)["attempt"], row(sql, job)["retry_count"]) == (2, 0)
+    assert [one["outcome"] for one in attempts(sql, job)] == ["snoozed"]
+
+
+async def test_a_task_can_cancel_its_own_job(app: App, sql: Sql) -> None:
+    @app.task(kind="stop")
+    def stop() -> None:
+        raise Cancel("the order was withdrawn")
+
+    async with working(app):
+        job = await stop.aenqueue()
+        with pytest.raises(JobCancelled, match="the order was withdrawn"):
+            await job.aresult(10)
+    assert row(sql, job)["retry_count"] == 0
+
+
+async def test_a_policy_that_gives_up_makes_the_failure_fatal(app: App, sql: Sql) -> None:
+    @app.task(kind="fatal", retry=NoRetry())
+    async def fatal() -> None:
+        raise KeyError("gone")
+
+    async with working(app):
+        job = await fatal.aenqueue()
+        with pytest.raises(JobFailed):
+            await job.aresult(10)
+    assert (row(sql, job)["reason"], row(sql, job)["attempt"]) == ("fatal", 1)
+
+
+async def test_a_broken_policy_costs_no_retry(app: App, sql: Sql) -> None:
+    def broken(failures: int, error: BaseException) -> float:
+        raise RuntimeError("the policy itself")
+
+    @app.task(kind="boom", retry=broken)
+    async def boom() -> None:
+        raise ValueError("the task")
+
+    async with working(app):
+        job = await boom.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "retry")
+    assert "the task" in attempts(sql, job)[0]["error_traceback"]
+
+
+async def test_an_attempt_ends_at_its_timeout(app: App, sql: Sql) -> None:
+    @app.task(kind="slow", timeout=0.1, max_attempts=1)
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    async with working(app):
+        job = await slow.aenqueue()
+        with pytest.raises(JobFailed, match=r"longer than its timeout of 0\.1 s"):
+            await job.aresult(10)
+    assert attempts(sql, job)[0]["error_class"] == "leasehold.worker.executors.TimedOut"
+
+
+async def test_a_thread_learns_of_its_timeout_at_a_checkpoint(app: App, sql: Sql) -> None:
+    @app.task(kind="slow", timeout=0.1, max_attempts=1)
+    def slow() -> None:
+        for _ in range(1000):
+            current_job().checkpoint()
+            asyncio.run(asyncio.sleep(0.01))
+
+    async with working(app):
+        job = await slow.aenqueue()
+        with pytest.raises(JobFailed, match="timeout"):
+            await job.aresult(10)
+
+
+async def test_a_result_that_cannot_be_stored_is_a_failure(app: App, sql: Sql) -> None:
+    @app.task(kind="odd", max_attempts=1)
+    async def odd() -> Any:
+        return object()
+
+    async with working(app):
+        job = await odd.aenqueue()
+        with pytest.raises(JobFailed):
+            await job.aresult(10)
+    assert "odd" in attempts(sql, job)[0]["error_message"]
+
+
+async def test_a_payload_that_does_not_fit_the_task_is_a_failure_and_not_a_crash(app: App, sql: Sql) -> None:
+    @app.task(kind="strict", max_attempts=1)
+    async def strict(n: int) -> int:
+        return n
+
+    async with working(app):
+        sql.execute("""select enqueue('strict', '{"n": "many"}', max_attempts => 1)""")
+        dead = await until(lambda: sql.execute("select * from jobs where state = 'dead'").fetchone())
+        assert await (await strict.aenqueue(1)).aresult(10) == 1
+    assert "'n'" in dead["reason_detail"]
+
+
+async def test_a_thread_that_exits_the_program_only_fails_its_job(app: App, sql: Sql) -> None:
+    @app.task(kind="exit", max_attempts=1)
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async with working(app):
+        job = await leave.aenqueue()
+        with pytest.raises(JobFailed, match="SystemExit"):
+            await job.aresult(10)
+
+
+async def test_a_task_knows_its_job(app: App) -> None:
+    @app.task(kind="who", queue="q")
+    def who() -> dict[str, Any]:
+        job = current_job()
+        job.checkpoint()
+        return {"id": str(job.id), "attempt": job.attempt, "queue": job.queue, "kind": job.kind}
+
+    async with working(app):
+        job = await who.aenqueue()
+        assert await job.aresult(10) == {"id": str(job.id), "attempt": 1, "queue": "q", "kind": "who"}
