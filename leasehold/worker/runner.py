@@ -11,20 +11,14 @@ from leasehold.context import JobContext, enter, leave
 from leasehold.db.store import ClaimedJob
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import (
-    Cancel,
-    Cancelled,
     Error,
     Failed,
     Lost,
     Outcome,
     Released,
-    Retry,
-    Snooze,
-    Snoozed,
-    Success,
 )
-from leasehold.task import Task
 from leasehold.worker.executors import ThreadExecutor, run_on_loop
+from leasehold.worker.judge import outcome_of
 
 if TYPE_CHECKING:
     from leasehold.worker.finisher import Finisher
@@ -131,13 +125,13 @@ class Runner:
                 value = await run_on_loop(task, arguments)
             else:
                 value = await self._threads.run(task, arguments, context)
-            return _outcome_of(task, job, value)
+            return outcome_of(task, job.retry_count, value)
         except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
             if isinstance(error, LeaseLost) and running.lost:
                 return Lost()
             if running.released and isinstance(error, LeaseholdError) and error is context.stop_reason:
                 return Released()
-            return _outcome_of(task, job, error)
+            return outcome_of(task, job.retry_count, error)
         finally:
             leave(entered)
 
@@ -170,34 +164,6 @@ class Runner:
         if self._running:
             await self._empty.wait()
         self._threads.close()
-
-
-def _outcome_of(task: Task[..., Any], job: ClaimedJob, value: object) -> Outcome:
-    """What a task returned or raised, as an outcome."""
-    match value:
-        case Snooze():
-            return Snoozed(value.after)
-        case Cancel():
-            return Cancelled(str(value))
-        case Retry(after=float() as after):
-            return Failed(error=Error.from_exception(value), retry_after=after)
-        case Exception():
-            return _failure(task, job, value)
-        case _:
-            try:
-                return Success(task.result.encode(value))
-            except LeaseholdError as error:
-                return _failure(task, job, error)
-
-
-def _failure(task: Task[..., Any], job: ClaimedJob, error: Exception) -> Failed:
-    try:
-        delay = task.options.retry.delay(job.retry_count + 1, error)
-    except Exception as broken:
-        logger.exception("the retry policy of %s failed", task.kind)
-        broken.__cause__ = error
-        return Failed(error=Error.from_exception(broken), retry_after=60.0)
-    return Failed(error=Error.from_exception(error), retry_after=delay, fatal=delay is None)
 
 
 async def _first(*waits: Any, timeout: float) -> None:  # noqa: ASYNC109
