@@ -1,4 +1,9 @@
 -- What the functions share. None of these is granted to anybody.
+--
+-- How the other files keep their plans, whatever the statistics say:
+-- * Rows that are looked up by id have their state compared by IS NOT DISTINCT FROM. With `=` the planner may prove
+--   that a partial index applies and, when statistics say that it is almost empty, scan all of it for each batch.
+-- * The settings on the functions leave no plan but the intended one, and keep it for the next call.
 
 -- The only clock. Tests put another one in its place.
 create or replace function clock() returns timestamptz language sql volatile parallel safe

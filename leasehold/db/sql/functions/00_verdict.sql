@@ -4,8 +4,9 @@ create or replace function verdict(outcome text, fatal boolean, failures integer
 language sql immutable parallel safe
 return case
   when outcome = 'cancelled' then 'cancelled'
+  when outcome = 'snoozed' then null
   when fatal then 'fatal'
-  when outcome = 'snoozed' or failures < max_attempts then null
+  when failures < max_attempts then null
   when outcome = 'lease_expired' then 'lease_expired'
   else 'exhausted'
 end;

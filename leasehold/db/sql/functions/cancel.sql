@@ -29,6 +29,9 @@ begin
   if before.exclusive_key is not null then
     perform unpark(array[before.exclusive_key]);
   end if;
+  if before.state = 'running' then
+    perform announce_room(array[before.id]);
+  end if;
   return true;
 end $$;
 

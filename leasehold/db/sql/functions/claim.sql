@@ -34,8 +34,10 @@ begin
       select l.queue, l.kind from lane l where l.kind is not null;
   else
     return query
+      -- LIMIT, not EXISTS: that would become a join, free to read the whole index.
       select q, k from unnest(queues) q cross join unnest(kinds) k
-      where exists (select from jobs j where j.queue = q and j.kind = k and j.state = 'queued' and not j.parked);
+      cross join lateral (
+        select from jobs j where j.queue = q and j.kind = k and j.state = 'queued' and not j.parked limit 1) j;
   end if;
 end $$;
 
@@ -61,10 +63,11 @@ begin
 end $$;
 
 -- The same across several lanes, in claim order over all of them: read the head of each lane, merge, cut
--- where the merge stops being certain, lock what is left. Reading first and locking afterwards keeps rows
+-- where the merge stops being certain or a queue or kind has no more room, lock what is left. Reading first and locking afterwards keeps rows
 -- that are not wanted free for others; whoever was faster is skipped and the next round goes on behind.
 create or replace function lock_lanes(
   queues text[], kinds text[], after_ranks smallint[], after_ids uuid[], wanted integer, at timestamptz,
+  queue_rooms integer[], kind_rooms integer[],
   out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
 ) language plpgsql
 as $$
@@ -72,9 +75,12 @@ as $$
 declare
   per_lane integer := least(wanted, greatest(16, 2 * wanted / cardinality(queues)));
   block uuid[];
+  ranks smallint[];
+  lanes integer[];
+  fitting integer;
 begin
   with head as materialized (
-    select j.rank, j.id, row_number() over (partition by l.lane order by j.rank, j.id) as nth
+    select l.lane, j.rank, j.id, row_number() over (partition by l.lane order by j.rank, j.id) as nth
     from unnest(queues, kinds, after_ranks, after_ids) with ordinality l(queue, kind, rank, id, lane)
     cross join lateral (
       select -j.priority as rank, j.id
@@ -87,51 +93,101 @@ begin
     -- A lane that filled its share may have more; beyond its last row nothing is certain.
     select h.rank, h.id from head h where h.nth = per_lane order by h.rank, h.id limit 1
   )
-  select array_agg(b.id), max(b.rank), (array_agg(b.id))[count(*)] into block, last_rank, last_id
+  select array_agg(b.id), array_agg(b.rank), array_agg(b.lane) into block, ranks, lanes
   from (
-    select h.rank, h.id from head h
+    select h.lane, h.rank, h.id from head h
     where not exists (select from cut c where (h.rank, h.id) > (c.rank, c.id))
     order by h.rank, h.id limit wanted) b;
+  if queue_rooms is not null then
+    -- Up to the first job that has no room. Whoever calls goes on behind, without the lanes that are full.
+    select min(t.place) - 1 into fitting
+    from (select b.place, queue_rooms[b.lane] as queue_room, kind_rooms[b.lane] as kind_room,
+            row_number() over (partition by queues[b.lane] order by b.place) as of_queue,
+            row_number() over (partition by kinds[b.lane] order by b.place) as of_kind
+          from unnest(lanes) with ordinality b(lane, place)) t
+    where t.of_queue > t.queue_room or t.of_kind > t.kind_room;
+    block := block[:coalesce(fitting, cardinality(block))];
+  end if;
+  last_rank := ranks[cardinality(block)];
+  last_id := block[cardinality(block)];
   select array_agg(t.id), bool_or(t.exclusive_key is not null) into ids, exclusive
   from (
     select j.id, j.exclusive_key from jobs j
-    where j.id = any(block) and j.state = 'queued' and not j.parked
+    where j.id = any(block) and j.state is not distinct from 'queued' and j.parked is distinct from true
     order by j.id for update skip locked) t;
 end $$;
 
--- Lock up to `wanted` jobs that may run now, exclusive keys settled.
-create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz) returns uuid[] language plpgsql
+-- Lock up to `wanted` jobs that may run now, exclusive keys settled. `limited`: there are limits; lanes may come with
+-- the room of their queue and of their kind.
+create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz, limited boolean default false)
+returns uuid[] language plpgsql
 as $$
 declare
   queues text[];
   kinds text[];
   ranks smallint[];
   ids uuid[];
+  queue_rooms integer[];
+  kind_rooms integer[];
   found_now record;
+  won uuid[];
+  under_keys record;
+  waited boolean := false;    -- limits of keys are locked already
+  fruitless integer := 0;     -- rounds in which key limits admitted nothing
   taken uuid[] := '{}';
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
-         array_agg(coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
-  into queues, kinds, ranks, ids
-  from jsonb_to_recordset(lanes) as l(queue text, kind text, priority smallint, id uuid);
+         array_agg(coalesce(l.id, '00000000-0000-0000-0000-000000000000')),
+         case when limited then array_agg(l.queue_room) end, case when limited then array_agg(l.kind_room) end
+  into queues, kinds, ranks, ids, queue_rooms, kind_rooms
+  from jsonb_to_recordset(lanes) as l(queue text, kind text, priority smallint, id uuid, queue_room integer,
+    kind_room integer);
   if queues is null then
     return taken;
   end if;
   loop
     if cardinality(queues) = 1 then
-      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1], wanted - cardinality(taken), at);
+      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1],
+        least(wanted - cardinality(taken), queue_rooms[1], kind_rooms[1]), at);
     else
-      found_now := lock_lanes(queues, kinds, ranks, ids, wanted - cardinality(taken), at);
+      found_now := lock_lanes(queues, kinds, ranks, ids, wanted - cardinality(taken), at, queue_rooms, kind_rooms);
     end if;
     exit when found_now.last_id is null;
-    taken := taken || case when found_now.exclusive then settle_exclusive(found_now.ids, at) else found_now.ids end;
+    won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
+    if limited and found_now.exclusive then
+      under_keys := admit_keys(found_now.ids, won, taken, not waited);
+      won := under_keys.admitted;
+      waited := waited or under_keys.touched;
+      fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
+    end if;
+    taken := taken || won;
     exit when cardinality(taken) >= wanted;
+    if fruitless >= 20 then
+      -- A backlog under exhausted key limits is parked by several claims, not by one that takes for ever.
+      perform announce(queues);
+      exit;
+    end if;
     -- Go on behind what was looked at: rows that others hold, or that wait for their key.
     select array_agg(case when p.seen then found_now.last_rank else p.rank end order by p.lane),
            array_agg(case when p.seen then found_now.last_id else p.id end order by p.lane)
     into ranks, ids
     from (select l.*, (l.rank, l.id) < (found_now.last_rank, found_now.last_id) as seen
           from unnest(ranks, ids) with ordinality l(rank, id, lane)) p;
+    if queue_rooms is not null then
+      -- Less room for the lanes of what was taken; the full ones are left out.
+      select array_agg(l.queue order by l.lane), array_agg(l.kind order by l.lane),
+             array_agg(l.rank order by l.lane), array_agg(l.id order by l.lane),
+             array_agg(l.queue_room order by l.lane), array_agg(l.kind_room order by l.lane)
+      into queues, kinds, ranks, ids, queue_rooms, kind_rooms
+      from (
+        select l.queue, l.kind, l.rank, l.id, l.lane,
+          l.queue_room - (select count(*) from jobs j where j.id = any(won) and j.queue = l.queue)::integer as queue_room,
+          l.kind_room - (select count(*) from jobs j where j.id = any(won) and j.kind = l.kind)::integer as kind_room
+        from unnest(queues, kinds, ranks, ids, queue_rooms, kind_rooms)
+          with ordinality l(queue, kind, rank, id, queue_room, kind_room, lane)) l
+      where coalesce(least(l.queue_room, l.kind_room), 1) > 0;
+      exit when queues is null;
+    end if;
   end loop;
   return taken;
 end $$;
@@ -148,13 +204,15 @@ create or replace function claim_v1(
   priority smallint, lease_seconds double precision, run_at timestamptz, claimed_at timestamptz
 ) language plpgsql
 security definer set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   token uuid := coalesce(claim_v1.claim_id, gen_random_uuid());
   look jsonb := claim_v1.lanes;
   leases jsonb;
+  limited boolean;
+  room integer := claim_v1.count;
   taken uuid[];
   at timestamptz;
 begin
@@ -162,6 +220,7 @@ begin
   if claim_v1.count is null or claim_v1.count not between 1 and 10000 then
     perform refuse('LH003', 'invalid_argument', format('count %s', claim_v1.count), 'ask for 1 to 10000 jobs');
   end if;
+  limited := limits_exist();
   if claim_v1.claim_id is not null and begin_claim(worker, token) then
     return query
       select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
@@ -173,7 +232,10 @@ begin
   if look is null then
     look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
   end if;
-  taken := lock_runnable(look, claim_v1.count, clock());
+  if limited then
+    select a.lanes, a.room into look, room from admit_lanes(look, room) a;
+  end if;
+  taken := lock_runnable(look, room, clock(), limited);
   if cardinality(taken) = 0 then
     return;
   end if;
@@ -189,7 +251,7 @@ begin
       set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
           lease_owner = worker, lease_expires_at = at + (leases ->> j.kind)::double precision * interval '1 second',
           is_current = j.exclusive_key is not null, progress = null, progress_note = null
-      where j.id = any(taken) and j.state = 'queued'
+      where j.id = any(taken) and j.state is not distinct from 'queued'
       returning j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority, j.run_at)
     select c.id, c.kind, c.queue, c.payload, c.attempt, c.retry_count, c.max_attempts, c.priority,
       (leases ->> c.kind)::double precision, c.run_at, at

@@ -1,35 +1,46 @@
 -- Take one particular job.  queued -> running.  True: the caller owns it and must run it. False: somebody
--- else won, its exclusive key is busy, or it is not eligible; skip it silently.
+-- else won, its exclusive key is busy, a limit is exhausted, or it is not eligible; skip it silently.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
 create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean
 language plpgsql
 security definer set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz;
   token uuid := coalesce(claim_job_v1.claim_id, gen_random_uuid());
   target record;
+  limited boolean;
   settled boolean;
 begin
   perform check_worker(worker);
-  select j.exclusive_key, j.kind into target from jobs j where j.id = job_id;
+  limited := limits_exist();
+  select j.exclusive_key, j.kind, j.queue into target from jobs j where j.id = job_id;
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', job_id));
   end if;
   if target.exclusive_key is not null then
     perform pg_advisory_xact_lock(exclusive_lock(target.exclusive_key));
   end if;
+  if limited and (
+    select a.room < 1 from admit_lanes(
+      jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1) a)
+  then
+    return false;
+  end if;
   perform from jobs j
-  where j.id = job_id and j.state = 'queued' and j.run_at <= clock() and j.retry_count < j.max_attempts
+  where j.id = job_id and j.state is not distinct from 'queued' and j.run_at <= clock() and j.retry_count < j.max_attempts
   for update skip locked;
   if not found then
     return false;
   end if;
   at := clock();
-  settled := job_id = any(settle_exclusive(array[job_id], at));
+  settled := job_id = any(settle_exclusive(array[job_id], at, '{}'));
+  if settled and limited and target.exclusive_key is not null then
+    settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}', true) a);
+  end if;
   if not settled then
     return false;
   end if;
@@ -38,7 +49,7 @@ begin
   set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
       lease_owner = worker, lease_expires_at = at + lease_seconds_v1(target.kind) * interval '1 second',
       parked = false, is_current = j.exclusive_key is not null, progress = null, progress_note = null
-  where j.id = job_id and j.state = 'queued';
+  where j.id = job_id and j.state is not distinct from 'queued';
   return found;
 exception when unique_violation then
   return false;

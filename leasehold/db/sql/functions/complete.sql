@@ -7,6 +7,7 @@ create or replace function complete_v1(
 ) returns setof uuid language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -19,7 +20,7 @@ begin
     set state = 'success', result = t.result, finished_at = at, finished_by = worker, updated_at = at,
         lease_owner = null, lease_expires_at = null
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
-    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state = 'running'
+    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
       and (t.claim_id is null or j.claim_id = t.claim_id)
     returning j.id, j.exclusive_key)
   select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null)
@@ -27,10 +28,11 @@ begin
   if keys is not null then
     perform unpark(keys);
   end if;
+  perform announce_room(done);
   if coalesce(cardinality(done), 0) < cardinality(ids) then
     done := array(
       select j.id from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) join jobs j on j.id = t.id
-      where j.attempt = t.attempt and j.state = 'success' and j.finished_by = worker
+      where j.attempt = t.attempt and j.state is not distinct from 'success' and j.finished_by = worker
         and (t.claim_id is null or j.claim_id = t.claim_id));
   end if;
   return query select unnest(done);

@@ -59,14 +59,14 @@ declare
 begin
   perform check_intents(intents);
   ids := array(select coalesce(i.id, uuidv7()) from intents_of(intents) i order by i.ord);
-  -- Keys in one order everywhere: two batches that share keys wait for each other, and never in a circle.
+  -- Keys and ids in one order everywhere: two batches that share some wait for each other, never in a circle.
   insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, idempotency_key, exclusive_key,
     tags, run_at, updated_at, state)
   select ids[i.ord], at, i.priority, i.max_attempts, i.queue, i.kind, i.payload, i.idempotency_key, i.exclusive_key,
-    i.tags, due.at, at, case when due.at > at then 'created'::job_state else 'queued' end
+    i.tags, due.run_at, at, case when due.run_at > at then 'created'::job_state else 'queued' end
   from intents_of(intents) i
-  cross join lateral (select coalesce(i.run_at, at + i.run_after, at) as at) due
-  order by i.idempotency_key, i.ord
+  cross join lateral (select coalesce(i.run_at, at + i.run_after, at) as run_at) due
+  order by i.idempotency_key, i.id, i.ord
   on conflict do nothing;
   get diagnostics inserted = row_count;
   if notify and inserted > 0 then

@@ -7,9 +7,11 @@
 -- leaves the queue without running, the best parked job of that key is put back. So while a key has parked
 -- jobs, it also has one that runs or may run.
 
--- Of the given locked jobs, those that may run now; keys are taken over, siblings parked. 6 statements for
--- any number of jobs.
-create or replace function settle_exclusive(candidates uuid[], at timestamptz) returns uuid[] language plpgsql
+-- Of the given locked jobs, those that may run now; keys are taken over, siblings parked. 7 statements for
+-- any number of jobs. `taken` are the jobs that the same claim took before and has not yet marked as running:
+-- their keys are not free, though no row says so.
+create or replace function settle_exclusive(candidates uuid[], at timestamptz, taken uuid[]) returns uuid[]
+language plpgsql
 as $$
 declare
   keys text[];      -- the keys in question that nobody else is settling at this moment
@@ -21,6 +23,8 @@ begin
   with head as materialized (
     select distinct on (j.exclusive_key) j.exclusive_key, j.id
     from jobs j where j.id = any(candidates) and j.exclusive_key is not null
+      and j.exclusive_key <> all(array(
+        select t.exclusive_key from jobs t where t.id = any(taken) and t.exclusive_key is not null))
     order by j.exclusive_key, -j.priority, j.id
   ), few as materialized (
     select * from head limit 100   -- each takes a place in the server's lock table
@@ -31,7 +35,7 @@ begin
   -- From here on each statement sees what the previous holders of these locks have committed.
   perform expire(array(
     select j.id from jobs j
-    where j.exclusive_key = any(keys) and j.is_current and j.state = 'running' and j.lease_expires_at <= at));
+    where j.exclusive_key = any(keys) and j.is_current and j.state is not distinct from 'running' and j.lease_expires_at <= at));
   with idle as materialized (
     select j.id from jobs j
     where j.exclusive_key = any(keys) and j.is_current and j.state <> 'running' and j.id <> all(heads)
@@ -43,14 +47,17 @@ begin
   -- it makes its end wait for our commit. One that somebody is just writing is left alone.
   pinned := array(
     select j.exclusive_key from jobs j
-    where j.exclusive_key = any(busy) and j.is_current and j.state = 'running' for share skip locked);
+    where j.exclusive_key = any(busy) and j.is_current and j.state is not distinct from 'running' for share skip locked);
+  -- The end of a holder that is not pinned cannot unpark a job that we hold: it is done for it.
+  update jobs j set parked = false
+  where j.id = any(heads) and j.parked and j.exclusive_key = any(busy) and j.exclusive_key <> all(pinned);
   won := array(select h from unnest(keys, heads) t(k, h) where k <> all(busy));
   with waiting as materialized (
     select j.id from jobs j
     where j.exclusive_key = any(array(select k from unnest(keys) k where k <> all(busy)) || pinned)
-      and j.state = 'queued' and not j.parked and j.id <> all(won)
+      and j.state is not distinct from 'queued' and j.parked is distinct from true and j.id <> all(won)
     for update skip locked)
-  update jobs j set parked = true from waiting where j.id = waiting.id;
+  update jobs j set parked = true, parked_under = null from waiting where j.id = waiting.id;
 
   return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null) || won;
 end $$;
@@ -71,4 +78,28 @@ begin
     update jobs j set parked = false from best where j.id = best.id returning j.queue)
   select array_agg(distinct f.queue) into queues from freed f;
   perform announce(queues);
+  perform unpark_limited(keys);
+  -- A parked job that somebody is writing cannot be put back, and that somebody may roll back and do nothing for it.
+  insert into unpark_later (exclusive_key)
+  select k.key from (select distinct unnest(keys) as key) k
+  where exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked
+                and j.parked_under is null)
+    and not exists (select from jobs j where j.exclusive_key = k.key and j.is_current
+                    and j.state is not distinct from 'running')
+    and not exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued'
+                    and j.parked is distinct from true);
+end $$;
+
+-- Try again for the keys that had to be left. promote does it.
+create or replace function unpark_again() returns void language plpgsql
+as $$
+declare
+  keys text[];
+begin
+  with due as materialized (select u.ctid from unpark_later u limit 100 for update skip locked),
+  taken as (delete from unpark_later u using due where u.ctid = due.ctid returning u.exclusive_key)
+  select array_agg(t.exclusive_key) into keys from taken t;
+  if keys is not null then
+    perform unpark(keys);
+  end if;
 end $$;

@@ -47,12 +47,14 @@ create or replace function fail_many_v1(worker text, failures jsonb)
 returns table (id uuid, state job_state) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   at timestamptz := clock();
   seed bigint := floor(random() * 9007199254740992);
   keys text[];
+  ended uuid[];
 begin
   perform check_failures(failures);
   with failed as (
@@ -65,7 +67,7 @@ begin
         finished_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is not null then at end,
         run_at = at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
     from (select *, (outcome = 'failed')::int as counts from failures_of(failures) order by id) f
-    where j.id = f.id and j.attempt = f.attempt and j.lease_owner = worker and j.state = 'running'
+    where j.id = f.id and j.attempt = f.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
       and (f.claim_id is null or j.claim_id = f.claim_id)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, f.outcome, f.error
   ), recorded as (
@@ -74,10 +76,12 @@ begin
     select f.id, f.attempt, worker, f.outcome, f.claimed_at, at, f.error ->> 'class', f.error ->> 'message',
       f.error ->> 'traceback'
     from failed f)
-  select array_agg(f.exclusive_key) into keys from failed f where f.exclusive_key is not null;
+  select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null) into ended, keys
+  from failed f;
   if keys is not null then
     perform unpark(keys);
   end if;
+  perform announce_room(ended);
   -- The rows in attempts tell what was taken, now or when this report came the first time.
   return query
     select j.id, j.state from failures_of(failures) f

@@ -1,44 +1,61 @@
--- Renew the leases of running jobs.  running -> running.  Gives the ids still owned; any id that is missing
--- has lost its lease: stop working on it, write nothing more.
--- An expired lease is not renewed, swept or not: its slot and its key may already be somebody else's.
+-- Renew the leases of running jobs, and note their progress.  running -> running.  Gives the ids still owned; any id
+-- that is missing has lost its lease: stop working on it, write nothing more.
+-- An expired lease is not renewed, swept or not: its place under a limit and its key may already be somebody else's.
 -- The claim_ids are optional; with them a token stays unique even after a failover that lost commits.
 
 create or replace function heartbeat_v1(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
+  worker text,
+  ids uuid[],
+  attempts integer[],
+  claim_ids uuid[] default null,
+  progress real[] default null,
+  progress_notes text[] default null
 ) returns setof uuid language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   at timestamptz;
-  leases jsonb;
-  held uuid[];
 begin
-  -- Locked in id order, as everywhere: a heartbeat and a finish of the same jobs must not deadlock. The
-  -- clock is read after the wait.
-  select array_agg(t.id), leases_of(array_agg(t.kind)) into held, leases
-  from (
-    select j.id, j.kind
-    from (select * from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) order by t.id) t
-    join jobs j on j.id = t.id
-    where j.attempt = t.attempt and j.lease_owner = worker and j.state = 'running'
-      and (t.claim_id is null or j.claim_id = t.claim_id)
-    for no key update of j) t;
+  update workers w set seen_at = clock() where w.id = worker;
+  -- The clock is read after this wait for a claim of the same worker: a lease that expired meanwhile is lost.
   at := clock();
-  update workers w set seen_at = at where w.id = worker;
+  -- Waits for nobody: one job whose row somebody is writing (its own finish, or the task's own transaction) must not
+  -- cost all the others their leases. Such a job is still owned as far as anybody can see.
   return query
-    update jobs j
-    set lease_expires_at = at + (leases ->> j.kind)::double precision * interval '1 second'
-    where j.id = any(held) and j.state = 'running' and j.lease_expires_at > at
-    returning j.id;
+    with held as materialized (
+      select j.id, t.progress, t.note
+      from (select * from unnest(ids, attempts, claim_ids, progress, progress_notes) t(id, attempt, claim_id, progress, note)
+            order by t.id) t
+      join jobs j on j.id = t.id
+      where j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
+        and (t.claim_id is null or j.claim_id = t.claim_id) and j.lease_expires_at > at
+      for no key update of j skip locked
+    ), renewed as (
+      update jobs j
+      set lease_expires_at = at + lease_seconds_v1(j.kind) * interval '1 second',
+          progress = coalesce(h.progress, j.progress),
+          progress_note = case when h.progress is null then j.progress_note else h.note end
+      from held h where j.id = h.id
+      returning j.id)
+    select r.id from renewed r
+    union all
+    select j.id
+    from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id)
+    join jobs j on j.id = t.id
+    where j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
+      and (t.claim_id is null or j.claim_id = t.claim_id) and j.lease_expires_at > at
+      and not exists (select from held h where h.id = j.id);
 end $$;
 
 create or replace function heartbeat(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
+  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,
+  progress_notes text[] default null
 ) returns setof uuid language sql
 security definer set search_path from current
-as $$ select heartbeat_v1(worker, ids, attempts, claim_ids) $$;
+as $$ select heartbeat_v1(worker, ids, attempts, claim_ids, progress, progress_notes) $$;
 
 -- What the database thinks the worker is running. Asked after a reconnect: what it does not run, it releases.
 create or replace function owned_v1(worker text)

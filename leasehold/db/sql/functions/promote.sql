@@ -5,6 +5,7 @@
 create or replace function promote_v1(max integer default 1000) returns integer language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz := clock();
@@ -24,6 +25,7 @@ begin
     returning j.queue, j.state)
   select count(*), array_agg(distinct p.queue) filter (where p.state = 'queued') into moved, queues from promoted p;
   perform announce(queues);
+  perform unpark_again();
   return moved;
 end $$;
 
@@ -37,10 +39,13 @@ security definer set search_path from current
 set enable_seqscan = off set jit = off
 as $$
 begin
+  -- greatest() would make 0 of null.
   return (
-    select greatest(0, extract(epoch from least(
+    select greatest(0, extract(epoch from due.at - clock()))::double precision
+    from (select least(
       (select min(j.run_at) from jobs j where j.state in ('created', 'retry') and j.accepted),
-      (select min(j.lease_expires_at) from jobs j where j.state = 'running')) - clock()))::double precision);
+      (select min(j.lease_expires_at) from jobs j where j.state = 'running')) as at) due
+    where due.at is not null);
 end $$;
 
 create or replace function next_due() returns double precision language sql stable

@@ -6,6 +6,7 @@ create or replace function release_v1(
 ) returns setof uuid language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -18,7 +19,7 @@ begin
     update jobs j
     set state = 'queued', updated_at = at, lease_owner = null, lease_expires_at = null
     from (select * from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) order by t.id) t
-    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state = 'running'
+    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
       and (t.claim_id is null or j.claim_id = t.claim_id)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, j.queue
   ), recorded as (

@@ -13,7 +13,7 @@ begin
   update jobs j
   set state = 'queued', retry_count = 0, run_at = at, updated_at = at, accepted = true, reason = null,
       reason_detail = null, finished_at = null, finished_by = null
-  where j.id = retry_v1.id and j.state = 'dead'
+  where j.id = retry_v1.id and j.state is not distinct from 'dead'
   returning j.queue into queue_name;
   if found then
     if notify then

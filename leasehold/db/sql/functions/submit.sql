@@ -48,7 +48,7 @@ begin
   update jobs j
   set accepted = true, updated_at = at,
       state = case when j.run_at <= at then 'queued'::job_state else j.state end
-  where j.id = accept_v1.id and j.state = 'created' and not j.accepted
+  where j.id = accept_v1.id and j.state is not distinct from 'created' and not j.accepted
   returning * into job;
   if found then
     if notify then

@@ -16,7 +16,7 @@ begin
   end if;
   with lost as materialized (
     select j.id, j.lease_owner, j.lease_expires_at from jobs j
-    where j.id = any(ids) and j.state = 'running' and j.lease_expires_at <= at
+    where j.id = any(ids) and j.state is not distinct from 'running' and j.lease_expires_at <= at
     order by j.id for update skip locked
   ), expired as (
     update jobs j
@@ -47,13 +47,17 @@ end $$;
 create or replace function sweep_v1(max integer default 1000) returns integer language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz := clock();
+  swept integer;
 begin
-  return expire(array(
+  swept := expire(array(
     select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
     limit sweep_v1.max for update skip locked));
+  perform unpark_forgotten();
+  return swept;
 end $$;
 
 create or replace function sweep(max integer default 1000) returns integer language sql

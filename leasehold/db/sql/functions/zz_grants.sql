@@ -5,11 +5,12 @@ declare
   schema_name text := current_schema();
   name text;
   grants constant jsonb := '{
-    "leasehold_producer": ["enqueue", "enqueue_many", "submit", "accept", "status", "lease_seconds"],
+    "leasehold_producer": ["enqueue", "enqueue_many", "submit", "accept", "hint", "status", "lease_seconds"],
     "leasehold_worker": ["claim", "claim_job", "heartbeat", "owned", "complete", "fail", "fail_many", "release",
-      "sweep", "promote", "next_due", "start_worker", "stop_worker", "declare_kinds", "status", "lease_seconds"],
+      "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds",
+      "status", "lease_seconds"],
     "leasehold_operator": ["accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "status",
-      "counts", "lease_seconds"],
+      "counts", "logs", "set_limit", "drop_limit", "lease_seconds"],
     "leasehold_viewer": ["counts", "lease_seconds"]
   }';
 begin
@@ -36,5 +37,5 @@ begin
   loop
     execute name;
   end loop;
-  grant select on job_overview, attempt_overview, worker_overview to leasehold_viewer, leasehold_operator;
+  grant select on job_overview, attempt_overview, worker_overview, limit_overview to leasehold_viewer, leasehold_operator;
 end $$;

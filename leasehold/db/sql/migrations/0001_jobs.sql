@@ -103,6 +103,18 @@ create table attempts (
   primary key (job_id, attempt)
 );
 
+-- What tasks said while they ran. Apart from attempts: a successful attempt may have lines and leaves no row there.
+create table job_logs (
+  job_id  uuid not null,
+  attempt integer not null,
+  lines   jsonb not null,     -- [[when, level, text], …]
+  primary key (job_id, attempt)
+);
+
+-- Exclusive keys whose parked jobs could not be put back because somebody was writing them. Almost always empty; no key
+-- of its own, or two that note the same one would wait for each other.
+create table unpark_later (exclusive_key text collate "C" not null);
+
 -- What tasks declare about their kind. lease_seconds() reads it, and nothing else decides a lease's length.
 create table kinds (
   kind          text collate "C" primary key,
