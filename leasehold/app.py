@@ -1,7 +1,9 @@
 """The application: its tasks, and its way to the database."""
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
@@ -9,17 +11,17 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
-from leasehold.arguments import Result
 from leasehold.config import Settings
 from leasehold.db.foreign import arun_on, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
-from leasehold.errors import ConfigError, UnknownKind
+from leasehold.errors import ConfigError, JobUnknown, UnknownKind
 from leasehold.intent import Intent
 from leasehold.job import Job
 from leasehold.locate import located
 from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
 from leasehold.task import Executor, Task, TaskDecorator
+from leasehold.telemetry import After, Before, Hooks, OnError, Telemetry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,10 +36,21 @@ class App:
     def __init__(self, dsn: str | None = None, *, schema: str | None = None) -> None:
         self.settings = Settings.from_env(dsn=dsn, schema=schema)
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.hooks = Hooks()
+        self.telemetry = Telemetry()
+        """Events of this process: `app.telemetry.subscribe(print)`."""
         self._resources = ExitStack()
         self._database: Database | None = None
         self._guard = threading.Lock()
         self._store = Store(self.settings.schema)
+        _apps.add(self)
+
+    def __repr__(self) -> str:
+        return f"<App {len(self._tasks)} tasks, schema {self.settings.schema}>"
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread of the parent may have held the guard, and nobody here will give it back."""
+        self._guard = threading.Lock()
 
     # -- tasks
 
@@ -57,11 +70,13 @@ class App:
         timeout: timedelta | float | None = None,
         retry: RetryPolicy | RetryFunction | None = None,
         executor: Executor | None = None,
+        memory: int | None = None,
     ) -> TaskDecorator:
         """Register a function as a task. `kind` is what its jobs are stored under; give it one that lasts."""
         return TaskDecorator(
             self, kind=kind, queue=queue, priority=priority, max_attempts=max_attempts, lease=lease, timeout=timeout,
             retry=as_policy(retry) if retry is not None else ExponentialBackoff(), executor=executor,
+            memory=memory,
         )  # fmt: skip
 
     def register(self, task: Task[P, R]) -> Task[P, R]:
@@ -83,20 +98,44 @@ class App:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownKind(f"kind {kind!r} unknown", hint=f"known: {known}") from None
 
+    # -- hooks
+
+    def before(self, hook: Before) -> Before:
+        """Call this before each attempt. What it raises is the attempt's outcome."""
+        self.hooks.before.append(hook)
+        return hook
+
+    def after(self, hook: After) -> After:
+        """Call this after each attempt, with its outcome."""
+        self.hooks.after.append(hook)
+        return hook
+
+    def on_error(self, hook: OnError) -> OnError:
+        """Call this with what a task raised, before the outcome is judged."""
+        self.hooks.on_error.append(hook)
+        return hook
+
     # -- jobs
 
     def record(self, intent: Intent, *, connection: object = None) -> UUID:
         """Record one intent; on your own connection, if you give one."""
         if connection is not None:
             return run_on(connection, self._store.enqueue(intent))
-        return self.database.run(self.database.store.enqueue(intent, id=self.database.ids.make()))
+        database = self.database
+        [job_id] = database.new_ids(1)
+        recorded = database.run(database.store.enqueue(intent, id=job_id, notify=False))
+        database.hints.hint(*intent.hints)
+        return recorded
 
     async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
         """Record one intent; on your own connection, if you give one."""
         if connection is not None:
             return await arun_on(connection, self._store.enqueue(intent))
         database = await self.adatabase()
-        return await database.arun(database.store.enqueue(intent, id=database.ids.make()))
+        [job_id] = await database.anew_ids(1)
+        recorded = await database.arun(database.store.enqueue(intent, id=job_id, notify=False))
+        database.hints.hint(*intent.hints)
+        return recorded
 
     def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
         """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`."""
@@ -104,8 +143,9 @@ class App:
         if connection is not None:
             ids = run_on(connection, self._store.enqueue_many(batch))
         else:
-            made = [self.database.ids.make() for _ in batch]
-            ids = self.database.run(self.database.store.enqueue_many(batch, made))
+            database = self.database
+            ids = database.run(database.store.enqueue_many(batch, database.new_ids(len(batch)), notify=False))
+            database.hints.hint(*{hint for intent in batch for hint in intent.hints})
         return self._handles(batch, ids)
 
     async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
@@ -115,13 +155,18 @@ class App:
             ids = await arun_on(connection, self._store.enqueue_many(batch))
         else:
             database = await self.adatabase()
-            ids = await database.arun(database.store.enqueue_many(batch, [database.ids.make() for _ in batch]))
+            new = await database.anew_ids(len(batch))
+            ids = await database.arun(database.store.enqueue_many(batch, new, notify=False))
+            database.hints.hint(*{hint for intent in batch for hint in intent.hints})
         return self._handles(batch, ids)
 
     def job(self, job_id: UUID | str) -> Job[Any]:
         """A handle to a job that was recorded elsewhere."""
-        number = job_id if isinstance(job_id, UUID) else UUID(job_id)
-        return Job(self, number, "?", Result.any())
+        try:
+            number = job_id if isinstance(job_id, UUID) else UUID(job_id)
+        except ValueError:
+            raise JobUnknown(f"{job_id!r} is no job id", hint="an id is a UUID") from None
+        return Job(self, number)
 
     # -- the database
 
@@ -142,14 +187,12 @@ class App:
         """Give up connections and the hold on an embedded server. The app can be used again afterwards."""
         with self._guard:
             database, self._database = self._database, None
-        if database is not None:
-            database.close()
-        self._resources.close()
+            if database is not None:
+                database.close()
+            self._resources.close()
 
     async def aclose(self) -> None:
-        """The same from a coroutine."""
-        if self._database is not None:
-            await self._database.aclose()
+        """The same from a coroutine: stopping an embedded server does not block the event loop."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -165,10 +208,21 @@ class App:
         await self.aclose()
 
     def _handles(self, intents: list[Intent], ids: list[UUID]) -> list[Job[Any]]:
-        results = {kind: task.result for kind, task in self._tasks.items()}
-        pairs = zip(intents, ids, strict=True)
-        return [Job(self, job_id, intent.kind, results.get(intent.kind, Result.any())) for intent, job_id in pairs]
+        return [Job(self, job_id, intent.kind) for intent, job_id in zip(intents, ids, strict=True)]
 
 
 def _place(function: Callable[..., object]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+    name = f"{function.__module__}.{function.__qualname__}"
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}, line {code.co_firstlineno})" if code else name
+
+
+_apps: "weakref.WeakSet[App]" = weakref.WeakSet()
+
+
+def _unlock_in_child() -> None:
+    for app in list(_apps):
+        app.after_fork()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)

@@ -9,15 +9,21 @@ from leasehold.errors import ConfigError
 
 DEFAULT_SCHEMA = "leasehold"
 
-_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
+# 40 characters leave room for names made from it within PostgreSQL's 63 bytes.
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
 def checked_schema(name: str) -> str:
     """The schema's name, if it can be one of ours."""
-    if not _SCHEMA.fullmatch(name) or name in {"public", "information_schema"}:
+    if not _SCHEMA.fullmatch(name):
         raise ConfigError(
-            f"schema name {name!r} is not allowed",
-            hint="lower-case letters, digits and underscores, at most 40, not pg_…, public or information_schema",
+            f"schema name {name!r} is not valid",
+            hint="use 1 to 40 lower-case letters, digits and underscores, not starting with a digit",
+        )
+    if name.startswith("pg_") or name in {"public", "information_schema"}:
+        raise ConfigError(
+            f"schema name {name!r} belongs to PostgreSQL",
+            hint=f"give Leasehold a schema of its own, such as {DEFAULT_SCHEMA!r}",
         )
     return name
 
@@ -26,8 +32,8 @@ def checked_schema(name: str) -> str:
 class Settings:
     """Where the database is and how to speak to it."""
 
-    dsn: str | None = None
-    """A libpq URI or key=value string (`LEASEHOLD_DSN`). None: the embedded PostgreSQL."""
+    dsn: str | None = field(default=None, repr=False)
+    """A libpq URI or key=value string (`LEASEHOLD_DSN`); never shown. None: the embedded PostgreSQL."""
 
     schema: str = DEFAULT_SCHEMA
     """The PostgreSQL schema that holds everything (`LEASEHOLD_SCHEMA`)."""
@@ -52,6 +58,18 @@ class Settings:
             dsn=dsn or env.get("LEASEHOLD_DSN") or None,
             schema=schema or env.get("LEASEHOLD_SCHEMA") or DEFAULT_SCHEMA,
             home=Path(env.get("LEASEHOLD_HOME") or ".leasehold"),
-            production=env.get("LEASEHOLD_ENV") == "production",
-            prepare=env.get("LEASEHOLD_PREPARE", "on").lower() not in {"off", "0", "false", "no"},
+            production=(env.get("LEASEHOLD_ENV") or "").strip().lower() == "production",
+            prepare=_switch("LEASEHOLD_PREPARE", default=True),
         )
+
+
+def _switch(name: str, *, default: bool) -> bool:
+    match (os.environ.get(name) or "").strip().lower():
+        case "":
+            return default
+        case "on" | "1" | "true" | "yes":
+            return True
+        case "off" | "0" | "false" | "no":
+            return False
+        case other:
+            raise ConfigError(f"{name}={other!r} is neither on nor off", hint="use on or off")

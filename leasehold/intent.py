@@ -3,13 +3,28 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+from leasehold.errors import InvalidJob
+
+LARGEST = 32_767
+"""Of priorities, either way, and of max_attempts: both are a smallint."""
+
+DUE = "@due"
+"""The hint for jobs that wait for their time; every other hint is the name of a queue."""
+
+MAX_NAME_BYTES = 200
+MAX_KEY_BYTES = 500
+MAX_TAGS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What `enqueue` records. Made by `task.intent(...)`."""
+    """What `enqueue` records. Made by `task.intent(...)`.
+
+    What the database would refuse is refused here, before it can spoil a transaction of yours.
+    """
 
     kind: str
     """Which task shall run."""
@@ -37,6 +52,30 @@ class Intent:
 
     tags: tuple[str, ...] = ()
     """For people to find it by."""
+
+    def __post_init__(self) -> None:
+        try:
+            check_name("kind", self.kind)
+            check_name("queue", self.queue)
+            check_number("priority", self.priority, -LARGEST, LARGEST)
+            check_number("max_attempts", self.max_attempts, 1, LARGEST)
+            _check_key("idempotency_key", self.idempotency_key)
+            _check_key("exclusive_key", self.exclusive_key)
+            _check_tags(self.tags)
+            check_run_after(self.run_after)
+        except ValueError as problem:
+            raise InvalidJob(f"{self.kind}: {problem}", hint="nothing was recorded") from None
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both."""
+        match self.run_after:
+            case datetime():
+                return (self.queue, DUE)  # only the database knows whether that is past
+            case timedelta() as delay if delay > timedelta(0):
+                return (DUE,)
+            case _:
+                return (self.queue,)
 
     def columns(self) -> tuple[object, ...]:
         """The arguments of the SQL function `enqueue`, in its order, as plain values."""
@@ -68,6 +107,62 @@ class Intent:
             case datetime() as moment:
                 return moment.isoformat(), None
             case timedelta() as delay:
-                return None, f"{delay.total_seconds():.6f} seconds"
+                # Never days: PostgreSQL's last 23 to 25 hours, as the session's time zone has it.
+                return None, f"{delay // timedelta(microseconds=1)} microseconds"
             case _:
                 return None, None
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse, with ValueError, what cannot be the name of a kind or of a queue."""
+    _check_text(what, name, MAX_NAME_BYTES)
+
+
+def check_number(what: str, number: object, least: int, most: int) -> None:
+    """Refuse, with ValueError, a number that the database has no room for."""
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+        raise ValueError(f"{what} {number!r} is not a number between {least} and {most}")
+
+
+def check_run_after(when: object) -> None:
+    """Refuse, with ValueError, a time that is ambiguous or beyond the calendar."""
+    match when:
+        case datetime() if when.utcoffset() is None:
+            raise ValueError(f"run_after {when} has no time zone; use datetime.now(UTC) + ...")
+        case timedelta():
+            try:
+                datetime.now(UTC) + when
+            except OverflowError:
+                raise ValueError(f"run_after {when} is beyond the calendar") from None
+        case None | datetime():
+            pass
+        case _:
+            raise ValueError(f"run_after {when!r} is neither a datetime nor a timedelta")
+
+
+def _check_key(what: str, key: object) -> None:
+    if key is not None:
+        _check_text(what, key, MAX_KEY_BYTES)
+
+
+def _check_tags(tags: object) -> None:
+    if not isinstance(tags, tuple):
+        raise ValueError(f"tags {tags!r} are not a tuple of texts")  # noqa: TRY004 (one kind of mistake to handle)
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"{len(tags)} tags are more than {MAX_TAGS}")
+    for tag in tags:
+        _check_text("tag", tag, None)
+
+
+def _check_text(what: str, text: object, most: int | None) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"{what} {text!r} is not a text")  # noqa: TRY004 (one kind of mistake to handle)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} {text!r} contains a lone surrogate, which is not Unicode text") from None
+    if "\0" in text:
+        raise ValueError(f"{what} {text!r} contains the character NUL, which PostgreSQL cannot store")
+    if most is not None and not 1 <= size <= most:
+        shown = repr(text) if size <= most else f"of {size} bytes"
+        raise ValueError(f"{what} {shown} does not have 1 to {most} bytes")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
+from leasehold.arguments import Result
 from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
 
 if TYPE_CHECKING:
     from leasehold.app import App
-    from leasehold.arguments import Result
     from leasehold.db.store import JobStatus
 
 R = TypeVar("R")
@@ -19,14 +19,14 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """A handle: it holds the id and asks the database for everything else."""
 
-    def __init__(self, app: "App", job_id: UUID, kind: str, result: "Result") -> None:
+    def __init__(self, app: "App", job_id: UUID, kind: str | None = None) -> None:
         self._app = app
-        self._result = result
         self.id = job_id
         self.kind = kind
+        """None until the database was asked, if only the id was given."""
 
     def __repr__(self) -> str:
-        return f"<Job {self.kind} {self.id}>"
+        return f"<Job {self.kind or '?'} {self.id}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.id == self.id
@@ -45,7 +45,8 @@ class Job(Generic[R]):
 
     def refresh(self) -> "JobStatus":
         """All that a client may know of the job now."""
-        return self._known(self._app.database.run(self._app.database.store.status(self.id)))
+        database = self._app.database
+        return self._known(database.run(database.store.status(self.id)))
 
     async def arefresh(self) -> "JobStatus":
         """All that a client may know of the job now."""
@@ -78,7 +79,8 @@ class Job(Generic[R]):
 
     def cancel(self, why: str | None = None) -> bool:
         """Stop the job for good; False if it has already ended otherwise."""
-        return self._app.database.run(self._app.database.store.cancel(self.id, why))
+        database = self._app.database
+        return database.run(database.store.cancel(self.id, why))
 
     async def acancel(self, why: str | None = None) -> bool:
         """Stop the job for good; False if it has already ended otherwise."""
@@ -87,7 +89,8 @@ class Job(Generic[R]):
 
     def retry(self) -> bool:
         """Give a dead job another chance; False if it is not dead."""
-        return self._app.database.run(self._app.database.store.retry(self.id))
+        database = self._app.database
+        return database.run(database.store.retry(self.id))
 
     async def aretry(self) -> bool:
         """Give a dead job another chance; False if it is not dead."""
@@ -97,14 +100,17 @@ class Job(Generic[R]):
     def _known(self, now: "JobStatus | None") -> "JobStatus":
         if now is None:
             raise JobUnknown(f"no job has the id {self.id}", hint="was its transaction rolled back, or was it pruned?")
+        self.kind = now.kind
         return now
 
     def _outcome(self, now: "JobStatus") -> R:
         if now.state == "success":
-            return self._result.decode(now.result)  # type: ignore[no-any-return]
+            task = self._app.tasks.get(now.kind)
+            result = Result.any() if task is None else task.result
+            return result.decode(now.result)  # type: ignore[no-any-return]
         error = JobCancelled if now.reason == "cancelled" else JobFailed
         words = f": {now.reason_detail}" if now.reason_detail else ""
-        raise error(f"job {self.id} ({self.kind}) is dead, {now.reason}{words}", reason=now.reason or "")
+        raise error(f"job {self.id} ({now.kind}) is dead, {now.reason}{words}", reason=now.reason or "")
 
     def _late(self, timeout: float | None) -> ResultTimeout:
         return ResultTimeout(f"job {self.id} ({self.kind}) had not ended after {timeout} s", hint="it goes on")

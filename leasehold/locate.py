@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def located(settings: Settings, *, say: Callable[[str], None] = logger.info) -> Iterator[str]:
-    """Yield the DSN. The embedded server runs, with the schema in place, for as long as this is held."""
+def located(settings: Settings, *, say: Callable[[str], None] = logger.info, migrated: bool = True) -> Iterator[str]:
+    """Yield the DSN. The embedded server runs for as long as this is held, with the schema in place if `migrated`."""
     if settings.dsn:
         yield settings.dsn
         return
@@ -31,5 +31,6 @@ def located(settings: Settings, *, say: Callable[[str], None] = logger.info) -> 
     with EmbeddedServer(home=settings.home) as server:
         server.ensure_database(DATABASE)
         dsn = server.dsn(DATABASE)
-        migrate(dsn, schema=settings.schema)
+        if migrated:
+            migrate(dsn, schema=settings.schema)
         yield dsn

@@ -1,15 +1,17 @@
 """A task: a function that jobs of one kind run, and the ways to ask for such a job."""
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from leasehold.arguments import Arguments, Result
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError, InvalidJob
-from leasehold.intent import Intent
+from leasehold.intent import LARGEST, Intent, check_name, check_number, check_run_after
 from leasehold.job import Job
 from leasehold.retry import RetryPolicy
 
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Executor = Literal["loop", "thread"]
+Executor = Literal["loop", "thread", "process"]
 
 MIN_LEASE, MAX_LEASE = 0.1, 86_400.0
+MIN_MEMORY = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +53,25 @@ class TaskOptions:
     """When to try again after a failure."""
 
     executor: Executor
-    """Where it runs: on the event loop (`async def`) or in a thread (`def`)."""
+    """Where it runs: on the event loop (`async def`), in a thread (`def`), or in a process of its own (both)."""
+
+    memory: int | None = None
+    """Bytes that an attempt in a process may allocate; None: no limit."""
 
     def __post_init__(self) -> None:
-        if not self.kind or len(self.kind.encode()) > 200:
-            raise ConfigError(f"kind {self.kind!r} must have 1 to 200 bytes")
-        if not self.queue or len(self.queue.encode()) > 200:
-            raise ConfigError(f"{self.kind}: queue {self.queue!r} must have 1 to 200 bytes")
+        try:
+            check_name("kind", self.kind)
+            check_name("queue", self.queue)
+            check_number("priority", self.priority, -LARGEST, LARGEST)
+            check_number("max_attempts", self.max_attempts, 1, LARGEST)
+        except ValueError as problem:
+            raise ConfigError(f"{self.kind}: {problem}") from None
         if not MIN_LEASE <= self.lease <= MAX_LEASE:
             raise ConfigError(f"{self.kind}: lease {self.lease} s is not between {MIN_LEASE} and {MAX_LEASE:.0f} s")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError(f"{self.kind}: timeout {self.timeout} s is not positive")
-        if not 1 <= self.max_attempts <= 32767:
-            raise ConfigError(f"{self.kind}: max_attempts {self.max_attempts} is not between 1 and 32767")
-        if not -32767 <= self.priority <= 32767:
-            raise ConfigError(f"{self.kind}: priority {self.priority} is not between -32767 and 32767")
+        if self.memory is not None:
+            _check_memory(self.kind, self.memory, self.executor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +119,24 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        intent = self.intent(*args, **kwargs)
-        return Job(self._app, self._app.record(intent, connection=self._order.connection), self.kind, self.result)
+        intent = self._intent(args, kwargs)
+        return Job(self._app, self._app.record(intent, connection=self._order.connection), self.kind)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        intent = self.intent(*args, **kwargs)
-        job_id = await self._app.arecord(intent, connection=self._order.connection)
-        return Job(self._app, job_id, self.kind, self.result)
+        intent = self._intent(args, kwargs)
+        return Job(self._app, await self._app.arecord(intent, connection=self._order.connection), self.kind)
 
     def intent(self, *args: P.args, **kwargs: P.kwargs) -> Intent:
         """The job as a value, for `app.enqueue_many`. Nothing is recorded."""
+        if self._order.connection is not None:
+            # It would silently be recorded outside the transaction.
+            raise ConfigError(
+                f"{self.kind}: an intent cannot carry a connection", hint="give connection= to enqueue_many(...)"
+            )
+        return self._intent(args, kwargs)
+
+    def _intent(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Intent:
         order, options = self._order, self.options
         return Intent(
             kind=options.kind,
@@ -153,13 +167,16 @@ class Task(Generic[P, R]):
         `connection` is one of your own (psycopg, asyncpg, SQLAlchemy, Django): the job is recorded in your
         transaction, and a rollback leaves no job.
         """
-        if isinstance(run_after, datetime) and run_after.tzinfo is None:
-            raise InvalidJob(f"run_after {run_after} has no time zone", hint="use datetime.now(UTC) + …")
         wishes: dict[str, Any] = {
             "queue": queue, "priority": priority, "run_after": run_after, "idempotency_key": idempotency_key,
             "max_attempts": max_attempts, "exclusive_key": exclusive_key,
-            "tags": tags if tags is _UNSET else tuple(tags), "connection": connection,
+            "tags": tuple(tags) if isinstance(tags, list) else tags, "connection": connection,
         }  # fmt: skip
+        if run_after is not _UNSET:
+            try:
+                check_run_after(run_after)
+            except ValueError as problem:
+                raise InvalidJob(f"{self.kind}: {problem}") from None
         copy: Task[P, R] = object.__new__(Task)
         copy.__dict__.update(self.__dict__)
         copy._order = replace(self._order, **{name: wish for name, wish in wishes.items() if wish is not _UNSET})
@@ -169,9 +186,22 @@ class Task(Generic[P, R]):
 class TaskDecorator:
     """What `app.task(...)` gives: turns an `async def` or a `def` into a task, keeping its types."""
 
-    def __init__(self, app: "App", **declared: Any) -> None:
+    def __init__(
+        self,
+        app: "App",
+        *,
+        kind: str | None,
+        lease: timedelta | float,
+        timeout: timedelta | float | None,
+        executor: Executor | None,
+        **options: Any,
+    ) -> None:
         self._app = app
-        self._declared = declared
+        self._kind = kind
+        self._lease = lease
+        self._timeout = timeout
+        self._executor = executor
+        self._options = options
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]: ...
@@ -179,19 +209,58 @@ class TaskDecorator:
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Task[..., Any]:
         """Register the function."""
-        is_async = inspect.iscoroutinefunction(function)
-        declared = dict(self._declared)
-        executor: Executor = declared.pop("executor") or ("loop" if is_async else "thread")
-        if (executor == "loop") != is_async:
-            colour = "async def" if is_async else "def"
-            raise ConfigError(f"executor {executor!r} cannot run the {colour} {function.__qualname__}")
-        kind = declared.pop("kind") or f"{function.__module__}.{function.__qualname__}"
-        timeout = declared.pop("timeout")
+        _check_function(function)
+        kind = default_kind(function) if self._kind is None else self._kind
         options = TaskOptions(
             kind=kind,
-            executor=executor,
-            lease=seconds(declared.pop("lease"), what=f"{kind}: lease"),
-            timeout=None if timeout is None else seconds(timeout, what=f"{kind}: timeout"),
-            **declared,
+            lease=_seconds(self._lease, f"{kind}: lease"),
+            timeout=None if self._timeout is None else _seconds(self._timeout, f"{kind}: timeout"),
+            executor=_executor_for(function, self._executor),
+            **self._options,
         )
         return self._app.register(Task(self._app, function, options))
+
+
+def default_kind(function: Callable[..., Any]) -> str:
+    """Module and name. In a script, the module's name is the one that a worker imports it by."""
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}.{function.__qualname__}"
+
+
+def _check_function(function: object) -> None:
+    if not inspect.isroutine(function):
+        raise ConfigError(f"a task is a function, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{function.__qualname__} yields, and nobody would ask it to go on", hint="return a list")
+
+
+def _executor_for(function: Callable[..., Any], wanted: Executor | None) -> Executor:
+    is_async = inspect.iscoroutinefunction(function)
+    fitting: Executor = "loop" if is_async else "thread"
+    if wanted == "process":
+        return wanted
+    if wanted not in {None, fitting}:
+        colour = "async def" if is_async else "def"
+        raise ConfigError(
+            f"executor {wanted!r} cannot run the {colour} {function.__qualname__}",
+            hint=f"{fitting!r} and 'process' can",
+        )
+    return fitting
+
+
+def _check_memory(kind: str, memory: object, executor: Executor) -> None:
+    if executor != "process":
+        raise ConfigError(f"{kind}: the memory of a {executor} cannot be capped", hint="executor='process' can")
+    if not isinstance(memory, int) or isinstance(memory, bool) or memory < MIN_MEMORY:
+        raise ConfigError(f"{kind}: memory {memory!r} must be a number of bytes, at least {MIN_MEMORY}")
+
+
+def _seconds(value: object, what: str) -> float:
+    try:
+        return seconds(value, what=what)
+    except ValueError as problem:
+        raise ConfigError(str(problem)) from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import socket  # noqa: TC003 - annotations are read at run time
-from collections.abc import Callable  # noqa: TC003 - annotations are read at run time
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from leasehold.arguments import Arguments, Result
 from leasehold.errors import ConfigError, InvalidArguments, InvalidJob
-from leasehold.outcome import Cancel, Retry, Snooze  # noqa: TC001 - annotations are read at run time
+from leasehold.outcome import Cancel, Retry, Snooze
 
 
 @dataclass
@@ -109,9 +109,7 @@ def test_a_value_that_cannot_be_shown_is_still_refused_in_words(value: object) -
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    "payload", ["null", "[]", "1", "{", "", '{"to":1,"subject":"b"}', '{"to":"a","no":1}']
-)
+@pytest.mark.parametrize("payload", ["null", "[]", "1", "{", "", '{"to":1,"subject":"b"}', '{"to":"a","no":1}'])
 def test_a_stored_payload_that_does_not_fit_is_refused(payload: str) -> None:
     with pytest.raises(InvalidArguments, match=r"^SEND_EMAIL: ") as caught:
         EMAIL.decode(payload)
@@ -172,9 +170,7 @@ def test_a_constraint_in_the_annotation_holds() -> None:
 
     arguments = Arguments(task, kind="K")
     assert arguments.encode((), {}) == "{}"
-    with pytest.raises(
-        InvalidArguments, match="argument 'count': input should be greater than or equal to 1, got 0"
-    ):
+    with pytest.raises(InvalidArguments, match="argument 'count': input should be greater than or equal to 1, got 0"):
         arguments.encode((0,), {})
 
 
@@ -229,13 +225,9 @@ def test_the_result_of_another_type_is_refused_both_ways() -> None:
 
     result = Result(task, kind="K")
     assert result.encode({"a": 1}) == '{"a":1}'
-    with pytest.raises(
-        InvalidJob, match=r"^K: the result of type dict at a: input should be a valid integer"
-    ):
+    with pytest.raises(InvalidJob, match=r"^K: the result of type dict at a: input should be a valid integer"):
         result.encode({"a": "x"})
-    with pytest.raises(
-        InvalidJob, match=r"^K: the stored result: input should be an object, got \[1\]"
-    ) as caught:
+    with pytest.raises(InvalidJob, match=r"^K: the stored result: input should be an object, got \[1\]") as caught:
         result.decode("[1]")
     assert caught.value.__context__ is None
 

@@ -132,7 +132,7 @@ def test_outcomes_are_frozen_values() -> None:
 
 
 def test_the_class_is_qualified_except_builtins() -> None:
-    class Local(Exception):  # noqa: N818
+    class Local(Exception):
         pass
 
     assert recorded(ValueError("x")).type == "ValueError"
@@ -159,7 +159,7 @@ def test_a_short_message_is_kept_and_a_long_one_keeps_head_and_tail() -> None:
 
 
 def test_an_exception_that_cannot_speak_is_recorded() -> None:
-    class Mute(Exception):  # noqa: N818
+    class Mute(Exception):
         def __str__(self) -> str:
             raise KeyError("broken")
 
@@ -212,9 +212,7 @@ def test_the_workers_frames_on_top_are_left_out(module: str, stripped: bool) -> 
 
 def test_an_error_of_the_worker_itself_keeps_its_frames() -> None:
     scope: dict[str, Any] = {"__name__": "leasehold.worker.run", "raises": pytest.raises}
-    source = (
-        "def broken():\n    with raises(ZeroDivisionError) as caught:\n        1 / 0\n    return caught.value"
-    )
+    source = "def broken():\n    with raises(ZeroDivisionError) as caught:\n        1 / 0\n    return caught.value"
     exec(source, scope)  # noqa: S102 - the frame's module is the point
     assert "in broken" in Error.from_exception(scope["broken"]()).traceback
 

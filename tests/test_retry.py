@@ -20,9 +20,7 @@ counts = st.integers(1, 10**6)
 
 
 @given(bases, factors, counts, st.floats(0, 1, exclude_max=True))
-def test_the_delay_lies_between_zero_and_the_cap(
-    base: float, factor: float, failures: int, drawn: float
-) -> None:
+def test_the_delay_lies_between_zero_and_the_cap(base: float, factor: float, failures: int, drawn: float) -> None:
     policy = ExponentialBackoff(base=base, factor=factor, random=lambda: drawn)
     delay = policy.delay(failures, ERROR)
     assert delay is not None
@@ -65,9 +63,7 @@ def test_fatal_goes_before_only_and_only_before_the_rest(make: Any) -> None:
     assert make().delay(1, ValueError()) is not None
 
 
-@pytest.mark.parametrize(
-    "policy", [ExponentialBackoff(), FixedDelay(1), NoRetry(), CallablePolicy(lambda *_: 1)]
-)
+@pytest.mark.parametrize("policy", [ExponentialBackoff(), FixedDelay(1), NoRetry(), CallablePolicy(lambda *_: 1)])
 def test_every_policy_is_a_policy(policy: RetryPolicy) -> None:
     assert isinstance(policy, RetryPolicy)
     assert as_policy(policy) is policy
@@ -97,9 +93,7 @@ def test_senseless_settings_are_refused_by_name(setting: dict[str, Any], word: s
         ExponentialBackoff(**setting)
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"), [(3, 3.0), (timedelta(minutes=1), 60.0), (None, None), (0, 0.0)]
-)
+@pytest.mark.parametrize(("answer", "expected"), [(3, 3.0), (timedelta(minutes=1), 60.0), (None, None), (0, 0.0)])
 def test_a_plain_function_is_a_policy(answer: Any, expected: float | None) -> None:
     asked: list[tuple[int, BaseException]] = []
 

@@ -8,7 +8,7 @@ import functools
 import math
 import socket
 import uuid
-from collections.abc import Callable  # noqa: TC003 - annotations are read at run time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -78,9 +78,7 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 integers = st.integers() | st.integers(-(10**999), 10**999)
 decimals = st.decimals(allow_nan=False, allow_infinity=False)
 offsets = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-items = st.builds(
-    Item, name=texts, price=decimals, raw=st.binary(max_size=20), sizes=st.sets(st.sampled_from(Size))
-)
+items = st.builds(Item, name=texts, price=decimals, raw=st.binary(max_size=20), sizes=st.sets(st.sampled_from(Size)))
 orders = st.builds(Order, no=integers, items=st.lists(items, max_size=3), weight=st.none() | floats)
 json_scalars = st.none() | st.booleans() | integers | floats | texts
 json_values = st.recursive(
@@ -142,18 +140,12 @@ def codecs(name: str) -> tuple[Arguments, Result]:
 
 def alike(one: object, other: object) -> bool:
     """Equal, of one type, and the same to the last digit and the sign of zero."""
-    return (
-        one == other
-        and type(one) is type(other)
-        and (isinstance(one, (set, frozenset)) or same_repr(one, other))
-    )
+    return one == other and type(one) is type(other) and (isinstance(one, (set, frozenset)) or same_repr(one, other))
 
 
 def same_repr(one: object, other: object) -> bool:
     # The zone comes back as an offset of another class; equality has compared the instant.
-    return (
-        isinstance(one, (datetime, time)) or repr(one) == repr(other) or isinstance(one, (Item, Order, dict))
-    )
+    return isinstance(one, (datetime, time)) or repr(one) == repr(other) or isinstance(one, (Item, Order, dict))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -201,9 +193,7 @@ def test_offsets_come_back_as_the_same_instant() -> None:
         (dict[str, tuple[Moment, ...]], lambda at: {"k": (Moment(at),)}),
     ],
 )
-def test_an_offset_with_seconds_is_refused_rather_than_shifted(
-    hint: Any, wrap: Callable[[datetime], object]
-) -> None:
+def test_an_offset_with_seconds_is_refused_rather_than_shifted(hint: Any, wrap: Callable[[datetime], object]) -> None:
     odd = datetime(1900, 1, 1, tzinfo=timezone(timedelta(seconds=561)))
     arguments = Arguments(task_taking(hint), kind="K")
     if hint is Any:
@@ -252,9 +242,7 @@ BAD_VALUES: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("value", "word"), BAD_VALUES, ids=[f"{word}-{n}" for n, (_, word) in enumerate(BAD_VALUES)]
-)
+@pytest.mark.parametrize(("value", "word"), BAD_VALUES, ids=[f"{word}-{n}" for n, (_, word) in enumerate(BAD_VALUES)])
 def test_what_cannot_be_stored_is_refused_under_any_annotation(value: Any, word: str) -> None:
     def task(fine, value): ...  # type: ignore[no-untyped-def]
 
@@ -296,7 +284,5 @@ def test_the_size_is_limited_in_bytes() -> None:
     arguments = Arguments(task_taking(str), kind="K", max_bytes=20)
     assert len(arguments.encode(("x" * 8,), {})) == 20
     for long in ("x" * 9, "é" * 5):
-        with pytest.raises(
-            InvalidArguments, match=r"the payload: 2\d bytes of JSON, the limit is 20; .*reference"
-        ):
+        with pytest.raises(InvalidArguments, match=r"the payload: 2\d bytes of JSON, the limit is 20; .*reference"):
             arguments.encode((long,), {})

@@ -17,7 +17,7 @@ _CONNECT_TIMEOUT = 5
 @contextmanager
 def connected(dsn: str, *, application_name: str) -> Iterator[psycopg.Connection]:
     """Open a connection to `dsn` and close it afterwards, rolling back what is not committed."""
-    parts = _parts(dsn)
+    parts = dsn_parts(dsn)
     try:
         connection = psycopg.connect(
             dsn,
@@ -28,7 +28,7 @@ def connected(dsn: str, *, application_name: str) -> Iterator[psycopg.Connection
         )
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(
-            f"cannot connect to PostgreSQL at {_place(parts)}: {_reason(error)}",
+            f"cannot connect to PostgreSQL at {place_of(parts)}: {reason_of(error)}",
             hint="check that the server runs, and host, port, database, user and password of the DSN",
         ) from error
     # Whoever waited for a lock must see what the one before committed: not so in stricter levels.
@@ -38,7 +38,8 @@ def connected(dsn: str, *, application_name: str) -> Iterator[psycopg.Connection
         yield connection
 
 
-def _parts(dsn: str) -> dict[str, str]:
+def dsn_parts(dsn: str) -> dict[str, str]:
+    """What the DSN says; ConfigError without a word of it if that cannot be told."""
     try:
         parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items() if value is not None}
         int(parts.get("connect_timeout") or 0)
@@ -55,14 +56,15 @@ def _unreadable(message: str) -> ConfigError:
     return ConfigError(message, hint="it looks like postgresql://user:password@host:5432/database")
 
 
-def _place(parts: dict[str, str]) -> str:
+def place_of(parts: dict[str, str]) -> str:
+    """Where the DSN leads, in words."""
     host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "the local socket"
     port = parts.get("port") or os.environ.get("PGPORT") or "5432"
     database = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or "(default)"
     return f"{host}, port {port}, database {database}"
 
 
-def _reason(error: psycopg.OperationalError) -> str:
+def reason_of(error: psycopg.Error) -> str:
     """The end of the first line: its beginning repeats the place, the other lines every address."""
     first = str(error).strip().partition("\n")[0]
     return first.rpartition(" failed: ")[2] or "no answer"

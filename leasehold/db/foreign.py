@@ -1,11 +1,14 @@
 """Calls inside *your* transaction: on a connection that belongs to the user's own code.
 
-Nothing here commits, rolls back or closes anything. The libraries are recognised by name, so that none of them
-is imported unless the user has done so.
+Nothing here commits, rolls back or closes anything. The other libraries are recognised by name, so that none of
+them is imported unless the user has done so.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from leasehold.db.call import Call, Row
 from leasehold.db.sqlstates import translate
@@ -14,8 +17,8 @@ from leasehold.errors import ConfigError
 T = TypeVar("T")
 
 _KINDS = (
-    "psycopg Connection or AsyncConnection, asyncpg Connection, SQLAlchemy Session, AsyncSession, Connection or "
-    "AsyncConnection, Django connection"
+    "a Connection or AsyncConnection of psycopg, a Connection of asyncpg, a Session, AsyncSession, Connection or "
+    "AsyncConnection of SQLAlchemy, django.db.connection"
 )
 
 Run = Callable[[Any, str, tuple[object, ...]], Sequence[Row]]
@@ -26,37 +29,40 @@ def run_on(connection: object, call: Call[T]) -> T:
     """Run a call on a user's connection, from a thread."""
     run = _lookup(connection, _SYNC)
     if run is None:
-        raise _refusal(connection, wrong_colour=_lookup(connection, _ASYNC) is not None, use="aenqueue")
+        raise _refusal(connection, other=_ASYNC, use="aenqueue(...) or aenqueue_many(...)")
     try:
         return call.read(run(connection, call.sql, call.args))
     except Exception as error:
-        raise _meaning(error) from error
+        meaning = translate(error)
+        if meaning is None:
+            raise
+        raise meaning from error
 
 
 async def arun_on(connection: object, call: Call[T]) -> T:
     """Run a call on a user's connection, from a coroutine."""
     run = _lookup(connection, _ASYNC)
     if run is None:
-        raise _refusal(connection, wrong_colour=_lookup(connection, _SYNC) is not None, use="enqueue")
+        raise _refusal(connection, other=_SYNC, use="enqueue(...) or enqueue_many(...)")
     try:
         return call.read(await run(connection, call.sql, call.args))
     except Exception as error:
-        raise _meaning(error) from error
+        meaning = translate(error)
+        if meaning is None:
+            raise
+        raise meaning from error
 
 
 def _psycopg(connection: Any, sql: str, args: tuple[object, ...]) -> Sequence[Row]:
-    from psycopg.rows import tuple_row  # noqa: PLC0415 (kept beside its use, like the others)
-
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(sql, args).fetchall()  # type: ignore[no-any-return]
+    # Not connection.cursor(): the user's cursor factory may know other places than %s, or give other rows.
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return cursor.execute(sql, args).fetchall()
 
 
 async def _apsycopg(connection: Any, sql: str, args: tuple[object, ...]) -> Sequence[Row]:
-    from psycopg.rows import tuple_row  # noqa: PLC0415
-
-    async with connection.cursor(row_factory=tuple_row) as cursor:
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(sql, args)
-        return await cursor.fetchall()  # type: ignore[no-any-return]
+        return await cursor.fetchall()
 
 
 async def _asyncpg(connection: Any, sql: str, args: tuple[object, ...]) -> Sequence[Row]:
@@ -105,11 +111,11 @@ def _lookup(connection: object, known: dict[str, Any]) -> Any:
     return None
 
 
-def _refusal(connection: object, *, wrong_colour: bool, use: str) -> ConfigError:
+def _refusal(connection: object, *, other: dict[str, Any], use: str) -> ConfigError:
     name = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    if wrong_colour:
-        return ConfigError(f"connection= is a {name}, which this call cannot wait for", hint=f"use {use}(...)")
-    return ConfigError(f"connection= is a {name}, which is not known", hint=f"known: {_KINDS}")
+    if _lookup(connection, other) is not None:
+        return ConfigError(f"connection= is a {name}, which this call cannot wait for", hint=f"use {use}")
+    return ConfigError(f"connection= is a {name}, which is no connection that is known", hint=f"known: {_KINDS}")
 
 
 def _numbered(sql: str, place: str) -> str:
@@ -121,7 +127,3 @@ def _text(sql: str, args: tuple[object, ...]) -> tuple[Any, dict[str, object]]:
     from sqlalchemy import text  # noqa: PLC0415 (there is a SQLAlchemy connection, so it is installed)
 
     return text(_numbered(sql, ":p{}")), {f"p{n}": value for n, value in enumerate(args, start=1)}
-
-
-def _meaning(error: Exception) -> Exception:
-    return translate(error) or error

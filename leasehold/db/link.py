@@ -2,24 +2,16 @@
 
 import asyncio
 import random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg
 
 from leasehold.db.call import Call
-from leasehold.db.pool import meaning_of
+from leasehold.db.dial import Dialer
+from leasehold.db.sqlstates import meaning_of
 from leasehold.errors import DatabaseUnavailable
 
 T = TypeVar("T")
-
-# A peer that vanished without a word must be noticed by the network stack, or a call would hang for hours.
-KEEPALIVE: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
 
 
 class Backoff:
@@ -44,19 +36,16 @@ class Link:
     """One connection for coroutines that take turns."""
 
     def __init__(self, dsn: str, *, name: str, prepare: bool = True) -> None:
-        self._dsn = dsn
-        self._options: dict[str, Any] = {
-            **KEEPALIVE, "autocommit": True, "prepare_threshold": 0 if prepare else None, "application_name": name,
-        }  # fmt: skip
+        self._dialer = Dialer(dsn, name=name, prepare=prepare)
         self._connection: psycopg.AsyncConnection | None = None
         self._turn = asyncio.Lock()
 
     async def run(self, call: Call[T]) -> T:
         """Run a call once. DatabaseUnavailable: it may or may not have happened."""
         async with self._turn:
+            if self._connection is None:
+                self._connection = await self._dialer.aconnect()
             try:
-                if self._connection is None:
-                    self._connection = await psycopg.AsyncConnection.connect(self._dsn, **self._options)
                 cursor = await self._connection.execute(call.sql, call.args)
                 return call.read(await cursor.fetchall())
             except psycopg.Error as error:
@@ -95,17 +84,14 @@ class ThreadLink:
     """One connection for one thread."""
 
     def __init__(self, dsn: str, *, name: str, prepare: bool = True) -> None:
-        self._dsn = dsn
-        self._options: dict[str, Any] = {
-            **KEEPALIVE, "autocommit": True, "prepare_threshold": 0 if prepare else None, "application_name": name,
-        }  # fmt: skip
+        self._dialer = Dialer(dsn, name=name, prepare=prepare)
         self._connection: psycopg.Connection | None = None
 
     def run(self, call: Call[T]) -> T:
         """Run a call once. DatabaseUnavailable: it may or may not have happened."""
+        if self._connection is None:
+            self._connection = self._dialer.connect()
         try:
-            if self._connection is None:
-                self._connection = psycopg.connect(self._dsn, **self._options)
             return call.read(self._connection.execute(call.sql, call.args).fetchall())
         except psycopg.Error as error:
             meaning = meaning_of(error)

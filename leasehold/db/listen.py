@@ -7,24 +7,35 @@ from collections.abc import Callable
 import psycopg
 from psycopg import sql
 
-from leasehold.db.link import KEEPALIVE, Backoff
+from leasehold.db.dial import Dialer
+from leasehold.db.link import Backoff
+from leasehold.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
 
-DUE = "@due"
-"""The hint for jobs that wait for their time; every other hint is the name of a queue, or empty: look everywhere."""
+PROBE = "@probe:"
+"""How a hint begins that a worker sends to itself."""
 
 
 class Listener:
     """Calls `hint` whenever a queue of the schema is said to have work; reconnects for ever."""
 
     def __init__(self, dsn: str, *, schema: str, name: str, hint: Callable[[str], None]) -> None:
-        self._dsn = dsn
+        self._dialer = Dialer(dsn, name=name)
         self._schema = schema
-        self._name = name
         self._hint = hint
+        self._expected: dict[str, asyncio.Future[None]] = {}
         self.listening = asyncio.Event()
         """Set while hints can arrive."""
+        self.renewed = asyncio.Event()
+        """Set at each new connection, for whoever clears it."""
+
+    def expect(self, name: str) -> "asyncio.Future[None]":
+        """A future that is done when this probe arrives."""
+        arrival = asyncio.get_running_loop().create_future()
+        self._expected[name] = arrival
+        arrival.add_done_callback(lambda _: self._expected.pop(name, None))
+        return arrival
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -32,20 +43,24 @@ class Listener:
         while True:
             try:
                 await self._listen(backoff)
-            except psycopg.Error as error:
+            except (psycopg.Error, DatabaseUnavailable) as error:
                 logger.debug("not listening: %s", error)
             finally:
                 self.listening.clear()
             await asyncio.sleep(backoff.pause())
 
     async def _listen(self, backoff: Backoff) -> None:
-        connection = await psycopg.AsyncConnection.connect(
-            self._dsn, autocommit=True, application_name=self._name, **KEEPALIVE
-        )
-        async with connection:
+        async with await self._dialer.aconnect() as connection:
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._schema)))
             backoff.reset()
             self.listening.set()
+            self.renewed.set()
             self._hint("")  # what came while nobody listened was missed
             async for notification in connection.notifies():
-                self._hint(notification.payload)
+                self._take(notification.payload)
+
+    def _take(self, name: str) -> None:
+        if not name.startswith(PROBE):
+            self._hint(name)
+        elif (arrival := self._expected.get(name)) is not None and not arrival.done():
+            arrival.set_result(None)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from psycopg import Connection, Error, errors
 
-from leasehold import __version__
+from leasehold.config import DEFAULT_SCHEMA, checked_schema
 from leasehold.db.bookkeeping import read_state
 from leasehold.db.call import Call
 from leasehold.db.compat import presence, presence_problem, version_problem, versions
@@ -22,9 +22,9 @@ from leasehold.db.connect import connected
 from leasehold.db.migrate_errors import explain, waited_in_vain, worth_repeating
 from leasehold.db.planning import Plan, make_plan
 from leasehold.db.schema_files import Source, packaged
-from leasehold.db.schema_name import DEFAULT_SCHEMA, valid_schema_name
 from leasehold.db.script import script
 from leasehold.db.steps import Step, impatience, settings, steps, turn
+from leasehold.version import __version__
 
 __all__ = ["LATEST", "Limits", "Plan", "Report", "Source", "check", "migrate", "plan", "script"]
 
@@ -100,7 +100,7 @@ def migrate(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None, limits: Limits = _LIMITS
 ) -> Report:
     """Apply what is missing; do nothing when nothing is, or when a later release was here."""
-    schema = valid_schema_name(schema)
+    schema = checked_schema(schema)
     source = source or packaged()
     with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
         for attempt in count(1):
@@ -115,7 +115,7 @@ def migrate(
 
 def plan(dsn: str, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> Plan:
     """Return what `migrate` would apply; changes nothing and needs no right to."""
-    schema = valid_schema_name(schema)
+    schema = checked_schema(schema)
     with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
         connection.read_only = True
         with connection.transaction():
@@ -127,7 +127,7 @@ def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Sou
 
     Takes a DSN or a connection, whose transaction, if it is in one, stays as it is.
     """
-    schema = valid_schema_name(schema)
+    schema = checked_schema(schema)
     if isinstance(target, str):
         with connected(target, application_name=_APPLICATION_NAME) as connection:
             _check(connection, schema, source or packaged())

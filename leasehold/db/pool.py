@@ -1,136 +1,257 @@
-"""The connections of a program that enqueues and looks: one pool for threads, one for each event loop."""
+"""The connections of a program that enqueues and looks: some for its threads, some for each of its event loops."""
 
 import asyncio
-import logging
+import os
 import threading
 import time
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
+from uuid import UUID
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from leasehold.db.call import Call
-from leasehold.db.sqlstates import translate
+from leasehold.db.dial import Dialer
+from leasehold.db.hints import Hinter
+from leasehold.db.idle import Held, Idle
+from leasehold.db.link import Backoff
+from leasehold.db.sqlstates import certainly_undone, meaning_of
 from leasehold.db.store import Store
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.errors import DatabaseUnavailable
 from leasehold.ids import IdMaker
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
-# Its warnings repeat, for every try, what the caller gets as an exception.
-logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+_MOST_CONNECTIONS = 10
+"""For the threads together, and for each event loop."""
 
-_POOL_SIZE = 10
 _WAIT_SECONDS = 10.0
 """How long a call may wait for a connection, repetitions included, before the caller is told."""
 
 
-class Database:
-    """Runs calls. A call that may be repeated is repeated while the database is away for a moment."""
+class _Loop:
+    """What belongs to one event loop."""
 
-    def __init__(self, dsn: str, *, schema: str, prepare: bool = True, wait: float = _WAIT_SECONDS) -> None:
+    def __init__(self) -> None:
+        self.idle: Idle[psycopg.AsyncConnection] = Idle()
+        self.seats = asyncio.Semaphore(_MOST_CONNECTIONS)
+
+
+class Database:
+    """Runs calls, from any thread and any event loop.
+
+    While the database is away for a moment a call waits for it. A call that was sent and not answered is sent
+    again if it may be repeated; else the caller is told.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str,
+        prepare: bool = True,
+        wait: float = _WAIT_SECONDS,
+        ids: IdMaker | None = None,
+    ) -> None:
         self.dsn = dsn
         self.store = Store(schema)
-        self.ids = IdMaker()
+        self.ids = ids or IdMaker()
         self._wait = wait
-        self._options = {
-            "autocommit": True,
-            "prepare_threshold": 2 if prepare else None,
-            "application_name": "leasehold",
-        }
+        self._prepare = prepare
+        self._dialer = Dialer(dsn, name="leasehold", prepare=prepare, prepare_after=2)
+        self._begin()
+        _databases.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Database {self._dialer!r} schema {self.store.schema}>"
+
+    def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._pool: ConnectionPool[psycopg.Connection] | None = None
-        self._async_pools: dict[asyncio.AbstractEventLoop, AsyncConnectionPool[psycopg.AsyncConnection]] = {}
+        self._closed = False
+        self.hints = Hinter(self.dsn, self.store, prepare=self._prepare)
+        self._idle: Idle[psycopg.Connection] = Idle()
+        self._seats = threading.Semaphore(_MOST_CONNECTIONS)
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+
+    def after_fork(self) -> None:
+        """In a forked child: begin anew. The parent's locks may be taken for ever, its sockets are its own."""
+        self._idle.abandon()
+        for loop in self._loops.values():
+            loop.idle.abandon()
+        self.ids = self.ids.anew()
+        self._begin()
+
+    # -- calls
 
     def run(self, call: Call[T]) -> T:
         """Run a call from a thread."""
         deadline = time.monotonic() + self._wait
+        backoff = Backoff(first=0.02, longest=0.5)
         while True:
             try:
-                with self._sync_pool().connection(timeout=max(0.1, deadline - time.monotonic())) as connection:
+                with self._connection(deadline) as connection:
                     return call.read(connection.execute(call.sql, call.args).fetchall())
-            except (psycopg.Error, PoolTimeout) as error:
+            except psycopg.Error as error:
                 _raise_unless_repeatable(call, error, deadline)
-            time.sleep(0.05)
+            time.sleep(backoff.pause())
 
     async def arun(self, call: Call[T]) -> T:
         """Run a call from a coroutine."""
         deadline = time.monotonic() + self._wait
+        backoff = Backoff(first=0.02, longest=0.5)
         while True:
             try:
-                pool = await self._async_pool()
-                async with pool.connection(timeout=max(0.1, deadline - time.monotonic())) as connection:
+                async with self._aconnection(deadline) as connection:
                     cursor = await connection.execute(call.sql, call.args)
                     return call.read(await cursor.fetchall())
-            except (psycopg.Error, PoolTimeout) as error:
+            except psycopg.Error as error:
                 _raise_unless_repeatable(call, error, deadline)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(backoff.pause())
+
+    def new_ids(self, count: int) -> list[UUID]:
+        """Ids for new jobs, in the order of the database's clock."""
+        if not self.ids.follows:
+            self.run(self.store.clock())  # the connection it makes learns the clock
+        return [self.ids.make() for _ in range(count)]
+
+    async def anew_ids(self, count: int) -> list[UUID]:
+        """Ids for new jobs, in the order of the database's clock."""
+        if not self.ids.follows:
+            await self.arun(self.store.clock())
+        return [self.ids.make() for _ in range(count)]
 
     def close(self) -> None:
-        """Close the threads' connections."""
+        """Close the connections of all threads and event loops, those in use when their call has ended."""
         with self._guard:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+            self._closed = True
+            loops, self._loops = self._loops, {}
+        self.hints.close()
+        self._idle.close()
+        for loop in loops.values():
+            loop.idle.close()
 
-    async def aclose(self) -> None:
-        """Close this event loop's connections, and the threads'."""
-        pool = self._async_pools.pop(asyncio.get_running_loop(), None)
-        if pool is not None:
-            await pool.close()
-        await asyncio.to_thread(self.close)
+    # -- connections
 
-    def _sync_pool(self) -> ConnectionPool[psycopg.Connection]:
+    @contextmanager
+    def _connection(self, deadline: float) -> Iterator[psycopg.Connection]:
+        if not self._seats.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise self._busy("threads")
+        try:
+            held = self._idle.take() or self._connect(deadline)
+            try:
+                yield held.connection
+            finally:
+                self._idle.put(held)
+        finally:
+            self._seats.release()
+
+    @asynccontextmanager
+    async def _aconnection(self, deadline: float) -> AsyncIterator[psycopg.AsyncConnection]:
+        loop = self._loop()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await loop.seats.acquire()
+        except TimeoutError:
+            raise self._busy("coroutines") from None
+        try:
+            held = loop.idle.take() or await self._aconnect(deadline)
+            try:
+                yield held.connection
+            except asyncio.CancelledError:
+                # The answer may still be on its way; nobody must read it as their own.
+                held.close()
+                raise
+            finally:
+                loop.idle.put(held)
+        finally:
+            loop.seats.release()
+
+    def _connect(self, deadline: float) -> Held[psycopg.Connection]:
+        backoff = Backoff(first=0.05, longest=0.5)
+        while True:
+            self._refuse_if_closed()
+            try:
+                return self._dial(deadline)
+            except (DatabaseUnavailable, psycopg.OperationalError):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+            time.sleep(min(backoff.pause(), left))
+
+    async def _aconnect(self, deadline: float) -> Held[psycopg.AsyncConnection]:
+        backoff = Backoff(first=0.05, longest=0.5)
+        while True:
+            self._refuse_if_closed()
+            try:
+                return await self._adial(deadline)
+            except (DatabaseUnavailable, psycopg.OperationalError):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+            await asyncio.sleep(min(backoff.pause(), left))
+
+    def _dial(self, deadline: float) -> Held[psycopg.Connection]:
+        held = Held(self._dialer.connect(deadline))
+        try:
+            before = self.ids.clock()
+            self._learn_clock(before, held.connection.execute(self.store.clock().sql).fetchone())
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    async def _adial(self, deadline: float) -> Held[psycopg.AsyncConnection]:
+        held = Held(await self._dialer.aconnect(deadline))
+        try:
+            before = self.ids.clock()
+            cursor = await held.connection.execute(self.store.clock().sql)
+            self._learn_clock(before, await cursor.fetchone())
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def _loop(self) -> _Loop:
+        running = asyncio.get_running_loop()
         with self._guard:
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self.dsn, min_size=1, max_size=_POOL_SIZE, kwargs=self._options, open=True,
-                    configure=self._follow_clock, check=None, name="leasehold",
-                )  # fmt: skip
-            return self._pool
-
-    async def _async_pool(self) -> AsyncConnectionPool[psycopg.AsyncConnection]:
-        loop = asyncio.get_running_loop()
-        pool = self._async_pools.get(loop)
-        if pool is None:
-            for other in [known for known in self._async_pools if known.is_closed()]:
-                del self._async_pools[other]
-            pool = self._async_pools[loop] = AsyncConnectionPool(
-                self.dsn, min_size=1, max_size=_POOL_SIZE, kwargs=self._options, open=False,
-                configure=self._afollow_clock, name="leasehold",
-            )  # fmt: skip
-            await pool.open()
-        return pool
-
-    def _follow_clock(self, connection: psycopg.Connection) -> None:
-        before = time.time_ns()
-        row = connection.execute(self.store.clock().sql).fetchone()
-        self._learn_clock(before, row)
-
-    async def _afollow_clock(self, connection: psycopg.AsyncConnection) -> None:
-        before = time.time_ns()
-        row = await (await connection.execute(self.store.clock().sql)).fetchone()
-        self._learn_clock(before, row)
+            self._refuse_if_closed()
+            for dead in [loop for loop in self._loops if loop.is_closed()]:
+                self._loops.pop(dead).idle.close()
+            return self._loops.setdefault(running, _Loop())
 
     def _learn_clock(self, before: int, row: Any) -> None:
-        middle = (before + time.time_ns()) // 2
+        middle = (before + self.ids.clock()) // 2
         self.ids.follow(database_ns=row[0] * 1000, local_ns=middle)
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise DatabaseUnavailable("the connections were closed meanwhile", hint="was the app closed while in use?")
 
-def _raise_unless_repeatable(call: Call[Any], error: Exception, deadline: float) -> None:
+    def _busy(self, whose: str) -> DatabaseUnavailable:
+        return DatabaseUnavailable(
+            f"all {_MOST_CONNECTIONS} connections for {whose} were in use for {self._wait:g} s",
+            hint="is the database slow, or are calls made by very many at once?",
+        )
+
+
+def _raise_unless_repeatable(call: Call[Any], error: psycopg.Error, deadline: float) -> None:
     """Return when the call should be sent again; else raise what its error means."""
     meaning = meaning_of(error)
     if meaning is None:
         raise error
-    if not (isinstance(meaning, DatabaseUnavailable) and call.repeatable and time.monotonic() < deadline):
+    again = isinstance(meaning, DatabaseUnavailable) and (call.repeatable or certainly_undone(error))
+    if not again or time.monotonic() >= deadline:
         raise meaning from error
 
 
-def meaning_of(error: BaseException) -> LeaseholdError | None:
-    """What an error of this driver or its pool means."""
-    if isinstance(error, PoolTimeout):
-        return DatabaseUnavailable(f"no connection to PostgreSQL: {error}")
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-        return DatabaseUnavailable(f"PostgreSQL is not available: {str(error).strip()}")
-    return translate(error)
+_databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    for database in list(_databases):
+        database.after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)

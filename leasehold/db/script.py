@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from psycopg import sql
 
-from leasehold import __version__
+from leasehold.config import DEFAULT_SCHEMA, checked_schema
 from leasehold.db.bookkeeping import State
 from leasehold.db.compat import Presence, Versions
 from leasehold.db.planning import make_plan
 from leasehold.db.schema_files import Source, packaged
-from leasehold.db.schema_name import DEFAULT_SCHEMA, valid_schema_name
 from leasehold.db.steps import Step, impatience, settings, steps, turn
 from leasehold.errors import ConfigError
+from leasehold.version import __version__
 
 _TURN_TIMEOUT = 60.0
 _LOCK_TIMEOUT = 5.0
@@ -23,7 +23,7 @@ def script(*, schema: str = DEFAULT_SCHEMA, after: int = 0, source: Source | Non
     It installs into a database without the schema, or, with `after`, upgrades a schema that is
     exactly at that migration. Anywhere else it fails and changes nothing.
     """
-    schema = valid_schema_name(schema)
+    schema = checked_schema(schema)
     source = source or packaged()
     if not 0 <= after <= source.latest:
         raise ConfigError(

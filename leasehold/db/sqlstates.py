@@ -1,5 +1,9 @@
 """The one place where PostgreSQL's error codes become Leasehold's exceptions."""
 
+from typing import Any
+
+import psycopg
+
 from leasehold.errors import (
     DatabaseUnavailable,
     IdempotencyConflict,
@@ -24,18 +28,39 @@ _AWAY = ("08", "57P", "53", "58")
 _MISSING = {"3F000", "42883", "42P01"}
 """No such schema, function, table: the migration has not run."""
 
+_UNDONE = ("40", "55P03", "57014")
+"""Deadlock or serialization failure, lock timeout, statement timeout: rolled back, and worth another try."""
+
 
 def translate(error: BaseException) -> LeaseholdError | None:
-    """What this driver's error means to a user of Leasehold; None if it is none of ours."""
-    root = _with_sqlstate(error)
+    """What an error means to a user of Leasehold, whichever driver it came through; None if it is none of ours."""
+    root = _root(error)
     if root is None:
-        return None
-    code = str(getattr(root, "sqlstate", None) or getattr(root, "pgcode", None) or "")
+        return _lost(error)
+    code = _code(root)
     message, detail, hint = _parts(root)
     if code in _OURS:
         return _OURS[code](detail or message, hint=hint)
-    if code.startswith(_AWAY) or not code:
+    return _usual(code, message)
+
+
+def meaning_of(error: psycopg.Error) -> LeaseholdError | None:
+    """What an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
+    if certainly_undone(error):
+        return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
+    return translate(error)
+
+
+def certainly_undone(error: psycopg.Error) -> bool:
+    """Whether the call has certainly had no effect and may succeed if it is sent again."""
+    return (error.sqlstate or "").startswith(_UNDONE)
+
+
+def _usual(code: str, message: str) -> LeaseholdError | None:
+    if code.startswith(_AWAY):
         return DatabaseUnavailable(f"PostgreSQL is not available: {message}")
+    if code.startswith("22"):
+        return InvalidJob(f"PostgreSQL cannot take a value of this call: {message}")
     if code == "42501":
         return NotPermitted(message, hint="the login needs one of the roles leasehold_producer, _worker, _operator")
     if code in _MISSING:
@@ -43,17 +68,29 @@ def translate(error: BaseException) -> LeaseholdError | None:
     return None
 
 
-def _with_sqlstate(error: BaseException | None) -> BaseException | None:
-    """The driver's own exception, below what SQLAlchemy or Django wrap around it."""
+def _root(error: BaseException | None) -> BaseException | None:
+    """The driver's own exception, below whatever SQLAlchemy and Django wrap around it."""
+    found = None
     while error is not None:
-        if hasattr(error, "sqlstate") or hasattr(error, "pgcode"):
-            return error
+        if _code(error):
+            found = error
         error = getattr(error, "orig", None) or error.__cause__
+    return found
+
+
+def _lost(error: BaseException) -> DatabaseUnavailable | None:
+    """An error without a code: the server did not speak. An OperationalError (DB-API's name) is about the way to it."""
+    if any(cls.__name__ == "OperationalError" for cls in type(error).__mro__):
+        return DatabaseUnavailable(f"PostgreSQL is not available: {' '.join(str(error).split())}")
     return None
 
 
+def _code(error: BaseException) -> str:
+    return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
+
+
 def _parts(error: BaseException) -> tuple[str, str | None, str | None]:
-    diag = getattr(error, "diag", error)  # psycopg keeps them in .diag, asyncpg on the exception itself
+    diag: Any = getattr(error, "diag", error)  # psycopg keeps them in .diag, asyncpg on the exception itself
     message = getattr(diag, "message_primary", None) or getattr(diag, "message", None) or str(error)
     detail = getattr(diag, "message_detail", None) or getattr(diag, "detail", None)
     hint = getattr(diag, "message_hint", None) or getattr(diag, "hint", None)

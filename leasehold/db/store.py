@@ -19,23 +19,28 @@ select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) 
   priority => cast(%s as integer), run_at => cast(cast(%s as text) as timestamptz),
   run_after => cast(cast(%s as text) as interval), idempotency_key => cast(%s as text),
   max_attempts => cast(%s as integer), exclusive_key => cast(%s as text), tags => cast(%s as text[]),
-  id => cast(cast(%s as text) as uuid))
+  id => cast(cast(%s as text) as uuid), notify => cast(%s as boolean))
 """
 
 _TEXTS = {
     "enqueue": _ENQUEUE,
-    "enqueue_many": "select * from {}.enqueue_many_v1(cast(cast(%s as text) as jsonb))",
+    "enqueue_many": "select * from {}.enqueue_many_v1(cast(cast(%s as text) as jsonb), cast(%s as boolean))",
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
     " run_at, created_at, updated_at, finished_at from {}.status_v1(%s)",
     "claim": "select id, kind, queue, payload::text, attempt, retry_count, max_attempts, priority, lease_seconds,"
     " run_at, claimed_at from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s)",
-    "heartbeat": "select * from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[])",
+    "heartbeat": "select * from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[], %s::text[])",
+    "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
     "complete": "select * from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
+    "complete_in": "select * from {}.complete_v1(cast(%s as text), cast(array[cast(%s as text)] as uuid[]),"
+    " array[cast(%s as integer)], cast(array[cast(%s as text)] as jsonb[]), cast(array[cast(%s as text)] as uuid[]))",
     "fail_many": "select * from {}.fail_many_v1(%s, %s::jsonb)",
     "release": "select * from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[])",
     "owned": "select id, attempt, claim_id from {}.owned_v1(%s)",
     "sweep": "select {}.sweep_v1(%s)",
     "promote": "select {}.promote_v1(%s)",
+    "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s)",
+    "hint": "select {}.hint_v1(%s::text[])",
     "next_due": "select {}.next_due_v1()",
     "cancel": "select {}.cancel_v1(%s, %s)",
     "retry": "select {}.retry_v1(%s)",
@@ -106,18 +111,27 @@ class Store:
         prefix = sql.Identifier(schema)
         self._sql = {name: sql.SQL(text).format(prefix).as_string(None) for name, text in _TEXTS.items()}
 
-    def enqueue(self, intent: Intent, *, id: UUID | None = None) -> Call[UUID]:  # noqa: A002 (the SQL argument's name)
+    def enqueue(
+        self,
+        intent: Intent,
+        *,
+        id: UUID | None = None,  # noqa: A002 (the SQL argument's name)
+        notify: bool = True,
+    ) -> Call[UUID]:
         """Record one intent. With an id of ours the call may be repeated until it is answered."""
         return Call(
             self._sql["enqueue"],
-            (*intent.columns(), str(id) if id else None),
+            (*intent.columns(), str(id) if id else None, notify),
             _uuid,
             repeatable=id is not None,
         )
 
-    def enqueue_many(self, intents: Sequence[Intent], ids: Sequence[UUID] | None = None) -> Call[list[UUID]]:
+    def enqueue_many(
+        self, intents: Sequence[Intent], ids: Sequence[UUID] | None = None, *, notify: bool = True
+    ) -> Call[list[UUID]]:
         """Record many, all or none."""
-        return Call(self._sql["enqueue_many"], (Intent.array(intents, ids),), _uuids, repeatable=ids is not None)
+        args = (Intent.array(intents, ids), notify)
+        return Call(self._sql["enqueue_many"], args, _uuids, repeatable=ids is not None)
 
     def status(self, job_id: UUID) -> Call[JobStatus | None]:
         """What a client may know of the job; None if there is none."""
@@ -139,15 +153,28 @@ class Store:
             repeatable=True,
         )
 
-    def heartbeat(self, worker: str, tokens: Sequence[Token]) -> Call[set[UUID]]:
-        """Renew leases; gives those still held."""
-        return Call(self._sql["heartbeat"], (worker, *_columns(tokens)), _uuid_set, repeatable=True)
+    def heartbeat(
+        self, worker: str, tokens: Sequence[Token], progress: Sequence[tuple[float, str] | None] = ()
+    ) -> Call[set[UUID]]:
+        """Renew leases and note progress; gives those still held."""
+        fractions = [p and p[0] for p in progress] if any(progress) else None
+        notes = [p and p[1] for p in progress] if any(progress) else None
+        return Call(self._sql["heartbeat"], (worker, *_columns(tokens), fractions, notes), _uuid_set, repeatable=True)
+
+    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[set[UUID]]:
+        """Keep what attempts have said: for each token a JSON array of lines."""
+        return Call(self._sql["add_logs"], (worker, *_columns(tokens), list(lines)), _uuid_set)
 
     def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[UUID]]:
         """Report successes; gives those that count."""
         ids, attempts, claim_ids = _columns(tokens)
         values = list(results) if any(result is not None for result in results) else None
         return Call(self._sql["complete"], (worker, ids, attempts, values, claim_ids), _uuid_set, repeatable=True)
+
+    def complete_in(self, worker: str, token: Token, result: str | None) -> Call[set[UUID]]:
+        """Report one success, on any connection: everything goes as text, as in `enqueue`."""
+        args = (worker, str(token.id), token.attempt, result, str(token.claim_id))
+        return Call(self._sql["complete_in"], args, lambda rows: set(_uuids(rows)), repeatable=True)
 
     def fail_many(self, worker: str, failures: str) -> Call[dict[UUID, str]]:
         """Report attempts that did not succeed; gives the state of each job whose report counts."""
@@ -170,6 +197,14 @@ class Store:
     def promote(self, limit: int = 1000) -> Call[int]:
         """Make due jobs runnable."""
         return Call(self._sql["promote"], (limit,), _scalar, repeatable=True)
+
+    def upkeep(self, limit: int = 1000) -> Call[tuple[int, int, float | None]]:
+        """Sweep and promote; gives how many of each, and the seconds until there may be more to do."""
+        return Call(self._sql["upkeep"], (limit,), lambda rows: (rows[0][0], rows[0][1], rows[0][2]), repeatable=True)
+
+    def hint(self, names: Sequence[str]) -> Call[None]:
+        """Say that these queues have work."""
+        return Call(self._sql["hint"], (list(names),), _nothing, repeatable=True)
 
     def next_due(self) -> Call[float | None]:
         """Seconds until there is something to promote or to sweep."""
@@ -211,7 +246,7 @@ class Store:
 
     def counts(self, cap: int = 10_000) -> Call[dict[str, tuple[int, bool]]]:
         """Jobs by state, counted up to `cap`; True: there are more."""
-        return Call(self._sql["counts"], (cap,), lambda rows: {row[0]: (row[1], row[2]) for row in rows}, repeatable=True)
+        return Call(self._sql["counts"], (cap,), _counts, repeatable=True)
 
     def clock(self) -> Call[int]:
         """The database's clock, in microseconds since the epoch."""
@@ -240,3 +275,7 @@ def _uuids(rows: Sequence[Row]) -> list[UUID]:
 
 def _uuid_set(rows: Sequence[Row]) -> set[UUID]:
     return {row[0] for row in rows}
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, tuple[int, bool]]:
+    return {state: (jobs, capped) for state, jobs, capped in rows}

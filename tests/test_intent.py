@@ -1,0 +1,103 @@
+"""An intent is checked when it is made, and says the same alone and among many."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from leasehold import Intent, InvalidJob
+
+
+def intent(**fields: Any) -> Intent:
+    return Intent(**{"kind": "K", "payload": "{}", **fields})
+
+
+GOOD: list[dict[str, Any]] = [
+    {"priority": -32767},
+    {"priority": 32767},
+    {"max_attempts": 1},
+    {"max_attempts": 32767},
+    {"kind": "k" * 200},
+    {"queue": "ü" * 100},
+    {"idempotency_key": "k" * 500},
+    {"exclusive_key": "ü" * 250},
+    {"tags": ("",) * 50},
+    {"run_after": timedelta(seconds=-5)},
+    {"run_after": datetime.max.replace(tzinfo=UTC)},
+]
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"kind": ""}, "kind '' does not have 1 to 200 bytes"),
+    ({"kind": "k" * 201}, "kind of 201 bytes"),
+    ({"kind": None}, "kind None is not a text"),
+    ({"queue": ""}, "queue ''"),
+    ({"queue": "ü" * 101}, "queue of 202 bytes"),
+    ({"queue": "a\0b"}, "NUL"),
+    ({"priority": 32768}, "priority 32768 is not a number between -32767 and 32767"),
+    ({"priority": -32768}, "priority -32768"),
+    ({"priority": 2**70}, "priority"),
+    ({"priority": 1.5}, "priority 1.5"),
+    ({"priority": True}, "priority True"),
+    ({"max_attempts": 0}, "max_attempts 0 is not a number between 1 and 32767"),
+    ({"max_attempts": 32768}, "max_attempts 32768"),
+    ({"idempotency_key": ""}, "idempotency_key ''"),
+    ({"idempotency_key": "k" * 501}, "idempotency_key of 501 bytes"),
+    ({"idempotency_key": "\ud800"}, "surrogate"),
+    ({"exclusive_key": ""}, "exclusive_key ''"),
+    ({"exclusive_key": "\0"}, "NUL"),
+    ({"exclusive_key": 5}, "exclusive_key 5 is not a text"),
+    ({"tags": "abc"}, "tags 'abc' are not a tuple of texts"),
+    ({"tags": ("a", 1)}, "tag 1 is not a text"),
+    ({"tags": ("a\0",)}, "NUL"),
+    ({"tags": ("t",) * 51}, "51 tags are more than 50"),
+    ({"run_after": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 (that is the point)
+    ({"run_after": 5}, "run_after 5 is neither a datetime nor a timedelta"),
+    ({"run_after": timedelta.max}, "beyond the calendar"),
+    ({"run_after": timedelta.min}, "beyond the calendar"),
+]
+
+
+@pytest.mark.parametrize("fields", GOOD, ids=str)
+def test_what_the_database_takes_is_taken(fields: dict[str, Any]) -> None:
+    intent(**fields)
+
+
+@pytest.mark.parametrize(("fields", "words"), BAD, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_the_database_would_refuse_is_refused_here(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidJob, match=words) as caught:
+        intent(**fields)
+    assert caught.value.hint == "nothing was recorded"
+
+
+def test_a_moment_goes_with_its_offset_and_a_delay_to_the_microsecond() -> None:
+    moment = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=-5)))
+    assert intent(run_after=moment).when() == ("2030-01-02T03:04:05.000678-05:00", None)
+    assert intent(run_after=timedelta(days=2, microseconds=1)).when() == (None, "172800000001 microseconds")
+    assert intent(run_after=timedelta(microseconds=-1)).when() == (None, "-1 microseconds")
+    assert intent().when() == (None, None)
+
+
+def test_many_are_one_array_with_the_names_of_enqueue() -> None:
+    full = intent(
+        queue="q", priority=1, run_after=timedelta(seconds=1), idempotency_key="i", max_attempts=2,
+        exclusive_key="e", tags=("ü",), payload='{"n": 1.10}',
+    )  # fmt: skip
+    job_id = uuid4()
+    text = Intent.array([full, intent()], [job_id, job_id])
+    assert '"payload": {"n": 1.10}' in text  # not a digit of it is touched
+    first, second = json.loads(text)
+    assert first == {
+        "kind": "K", "queue": "q", "priority": 1, "run_after": "1000000 microseconds", "idempotency_key": "i",
+        "max_attempts": 2, "exclusive_key": "e", "tags": ["ü"], "id": str(job_id), "payload": {"n": 1.1},
+    }  # fmt: skip
+    assert second == {
+        "kind": "K", "queue": "default", "priority": 0, "max_attempts": 5, "id": str(job_id), "payload": {},
+    }  # fmt: skip
+    assert Intent.array([]) == "[]"
+
+
+def test_an_intent_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        intent().queue = "other"  # type: ignore[misc]
