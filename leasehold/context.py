@@ -1,12 +1,35 @@
 """What a running task can know and say about its own job."""
 
 import logging
+import threading
+from collections.abc import Awaitable
 from contextvars import ContextVar
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from leasehold.errors import LeaseholdError, LeaseLost
 
 _current: ContextVar["JobContext"] = ContextVar("leasehold_job")
+
+MAX_LINES: Final = 200
+"""Lines of log that are kept of one attempt."""
+MAX_LINE: Final = 1_000
+"""Characters of one of them."""
+MAX_NOTE: Final = 500
+"""Characters of a progress note."""
+
+LogLine = tuple[float, str, str]
+"""Seconds since the epoch, level, text."""
+
+
+class Completion(Protocol):
+    """Finishes the job on a connection of the task's own."""
+
+    def run(self, connection: object, result: object) -> None:
+        """Complete the job in the connection's transaction."""
+
+    def arun(self, connection: object, result: object) -> Awaitable[None]:
+        """Complete the job in the connection's transaction."""
 
 
 class JobContext:
@@ -21,6 +44,7 @@ class JobContext:
         attempt: int,
         retry_count: int,
         max_attempts: int,
+        completion: Completion | None = None,
     ) -> None:
         self.id = id
         self.kind = kind
@@ -30,10 +54,20 @@ class JobContext:
         self.retry_count = retry_count
         """Failures so far."""
         self.max_attempts = max_attempts
-        self.log = logging.LoggerAdapter(
-            logging.getLogger(f"leasehold.task.{kind}"), {"job_id": str(id), "attempt": attempt, "kind": kind}
-        )
+        self._completion = completion
         self._stop: LeaseholdError | None = None
+        self._guard = threading.Lock()
+        self._progress: tuple[float, str] | None = None
+        self._lines: list[LogLine] = []
+        self._captured = 0
+
+    # -- for the task
+
+    @property
+    def log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger whose records carry the job; what it says is kept with the attempt."""
+        fields: dict[str, Any] = {"job_id": str(self.id), "attempt": self.attempt, "kind": self.kind}
+        return logging.LoggerAdapter(logging.getLogger(f"leasehold.task.{self.kind}"), fields)
 
     def checkpoint(self) -> None:
         """Raise if the task should end now: its lease is lost, its time is over, or the worker stops.
@@ -43,18 +77,86 @@ class JobContext:
         if self._stop is not None:
             raise self._stop
 
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the job is, from 0 to 1. Written with the next heartbeat; only the latest counts."""
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"progress {fraction!r} is not between 0 and 1")
+        self._progress = (float(fraction), note[:MAX_NOTE].replace("\0", ""))
+        self.checkpoint()
+
+    def complete_in(self, connection: object, result: object = None) -> None:
+        """Finish the job inside your own transaction, fenced: commit, and both happened; roll back, and neither did.
+
+        Raises LeaseLost if the job is no longer this attempt's. Call it last, then commit: until then the job's row is
+        locked, and its lease runs on unrenewed.
+        """
+        self._completer().run(connection, result)
+
+    async def acomplete_in(self, connection: object, result: object = None) -> None:
+        """Finish the job inside your own transaction, as `complete_in` does."""
+        await self._completer().arun(connection, result)
+
+    def _completer(self) -> Completion:
+        self.checkpoint()
+        if self._completion is None:
+            raise LeaseholdError("this job cannot be completed from here", hint="only a task that a worker runs can")
+        return self._completion
+
+    # -- for the worker
+
     @property
     def stop_reason(self) -> LeaseholdError | None:
         """What the next checkpoint raises."""
         return self._stop
 
     def stop(self, why: LeaseholdError) -> None:
-        """Make the next checkpoint raise. Called by the worker."""
+        """Make the next checkpoint raise."""
         self._stop = why
 
     def lose(self) -> None:
-        """The lease is gone. Called by the worker."""
+        """The lease is gone."""
         self.stop(LeaseLost(f"job {self.id}: the lease of attempt {self.attempt} is lost", hint="stop, write nothing"))
+
+    def take_progress(self) -> tuple[float, str] | None:
+        """The latest progress not yet written."""
+        taken, self._progress = self._progress, None
+        return taken
+
+    def restore_progress(self, taken: tuple[float, str]) -> None:
+        """It could not be written; keep it, unless the task has said something newer."""
+        if self._progress is None:
+            self._progress = taken
+
+    def capture(self, line: LogLine) -> None:
+        """Keep a line of log, up to a bound."""
+        with self._guard:
+            self._captured += 1
+            if self._captured <= MAX_LINES:
+                at, level, text = line
+                self._lines.append((at, level, text[:MAX_LINE].replace("\0", "")))
+            elif self._captured == MAX_LINES + 1:
+                self._lines.append((line[0], "WARNING", f"[more than {MAX_LINES} lines: the rest is not kept]"))
+
+    def take_lines(self) -> list[LogLine]:
+        """The lines not yet written."""
+        if not self._lines:
+            return []
+        with self._guard:
+            taken, self._lines = self._lines, []
+        return taken
+
+
+class Capture(logging.Handler):
+    """Keeps what is logged while a job runs with that job, whatever logger it went to."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand the record to the job of this task or thread, if there is one."""
+        context = _current.get(None)
+        if context is not None:
+            try:
+                context.capture((record.created, record.levelname, self.format(record)))
+            except Exception:  # noqa: BLE001 (as every handler: logging must not break what it logs)
+                self.handleError(record)
 
 
 def current_job() -> JobContext:

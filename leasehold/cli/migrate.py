@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.console import say
-from leasehold.cli.database import resolve
+from leasehold.config import DEFAULT_SCHEMA, Settings
 from leasehold.db.migrate import Report, migrate, plan, script
-from leasehold.db.schema_name import DEFAULT_SCHEMA
 from leasehold.errors import ConfigError
+from leasehold.locate import located
 
 
 def command(
@@ -40,7 +40,7 @@ def command(
     if sql:
         typer.echo(script(schema=schema, after=after), nl=False)
         return
-    with resolve(dsn) as database:
+    with located(Settings.from_env(dsn=dsn, schema=schema), say=say, migrated=False) as database:
         report = Report.of(plan(database, schema=schema)) if plan_only else migrate(database, schema=schema)
     _show(report, as_json=as_json)
     say(_summary(report, plan_only=plan_only))

@@ -1,12 +1,14 @@
 """`leasehold worker`: run jobs."""
 
 import asyncio
-import contextlib
 import logging
 import os
+import random
 import signal
+import sys
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,18 +16,43 @@ from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
 from leasehold.db.migrate import check
+from leasehold.supervise import RETIRED
+from leasehold.supervise.attend import attended, check_memory_limit
+from leasehold.supervise.health import HealthFile
+from leasehold.supervise.reloader import Watcher, roots_of
+from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
+from leasehold.supervise.systemd import Systemd
+from leasehold.supervise.tether import Tether
 from leasehold.worker import Worker, WorkerOptions
+from leasehold.worker.queues import parse_queues
+
+T = TypeVar("T")
 
 
-def command(
+def command(  # noqa: PLR0913 (each is an option)
     app: Annotated[str, typer.Argument(help="Where the App is: module:app.", show_default=False)],
     *,
     queues: Annotated[
-        str | None, typer.Option("--queues", "-q", help="Take jobs from these queues only, comma-separated.")
+        str | None,
+        typer.Option("--queues", "-q", help="Only these queues: mail,reports; in turns by weight: mail:3,reports:1."),
     ] = None,
     slots: Annotated[int, typer.Option("--slots", "-s", help="How many jobs run at the same time.")] = 10,
     prefetch: Annotated[int, typer.Option("--prefetch", help="How many more to claim ahead.")] = 0,
     grace: Annotated[float, typer.Option("--grace", help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", min=1, help="How many worker processes, each with its own slots.")
+    ] = 1,
+    reload: Annotated[bool, typer.Option("--reload", help="Development: start anew when a .py file changes.")] = False,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option("--max-jobs", min=1, help="Replace a process after about so many jobs (give or take 10 %)."),
+    ] = None,
+    memory_limit: Annotated[
+        int | None, typer.Option("--memory-limit", min=1, metavar="MB", help="Replace a process that occupies more.")
+    ] = None,
+    health_file: Annotated[
+        Path | None, typer.Option("--health-file", help="Write here, as JSON, every 2 s how the workers are doing.")
+    ] = None,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
@@ -33,8 +60,12 @@ def command(
     """Claim jobs and run them, until SIGTERM or Ctrl-C.
 
     The first signal stops claiming and lets running jobs finish within the grace period; the second gives
-    them back at once.
+    them back at once. A process that is replaced gets the same grace period. With more than one process, SIGHUP
+    replaces them one after the other.
     """
+    tether = Tether.take()  # first of all: whoever started us may be gone already
+    systemd = Systemd.take()
+    health = HealthFile(health_file) if health_file is not None and tether is None else None
     # The module makes its App when it is imported, so what is given here must be in place before.
     if dsn:
         os.environ["LEASEHOLD_DSN"] = dsn
@@ -43,36 +74,74 @@ def command(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    loaded = load_app(app)
-    names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
-    options = WorkerOptions(queues=names, slots=slots, prefetch=prefetch, grace=grace)
-    run_async(serve(loaded, options))
+    if max_jobs is not None:  # spread, so that processes that started together do not retire together
+        max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
+    options = WorkerOptions(
+        queues=parse_queues(queues) if queues else None, slots=slots, prefetch=prefetch, grace=grace, max_jobs=max_jobs
+    )
+    if tether is None and (processes > 1 or reload or max_jobs is not None or memory_limit is not None):
+        watcher = Watcher(roots_of(app)) if reload else None
+        raise typer.Exit(_supervise(processes, grace, watcher, health, systemd))
+    limit = memory_limit << 20 if memory_limit is not None else None
+    if run_async(serve(load_app(app), options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
+        raise typer.Exit(RETIRED)
 
 
-async def serve(app: App, options: WorkerOptions) -> None:
-    """Run a worker under signals, until it has stopped."""
+def _supervise(
+    processes: int, grace: float, watcher: Watcher | None, health: HealthFile | None, systemd: Systemd
+) -> int:
+    env = dict(os.environ)
+    if watcher is not None:
+        # Two saves in one second that leave the size as it was would be taken for the same source.
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+    # Workers get this very command line, and learn from the environment that they are workers.
+    command = [sys.executable, "-m", "leasehold", *sys.argv[1:]]
+    options = SupervisorOptions(
+        command=command, processes=processes, grace=grace, env=env, health=health, watcher=watcher
+    )
+
+    async def run() -> int:
+        return await Supervisor(options, systemd=systemd, say=say).run()
+
+    return asyncio.run(run())
+
+
+async def serve(
+    app: App,
+    options: WorkerOptions,
+    *,
+    tether: Tether | None = None,
+    systemd: Systemd | None = None,
+    health: HealthFile | None = None,
+    memory_limit: int | None = None,
+) -> bool:
+    """Run a worker under signals, until it has stopped. Whether it retired, and wants to be replaced."""
     database = await app.adatabase()
     check(database.dsn, schema=app.settings.schema)
+    if memory_limit is not None:
+        check_memory_limit(memory_limit)
     worker = Worker(app, options)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, worker, options.grace)
+        loop.add_signal_handler(number, _stop, worker, options.grace if tether is None else None)
     try:
-        await worker.run()
+        async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
+            await worker.run()
     finally:
         await app.aclose()
+    return worker.retired is not None
 
 
-def _stop(worker: Worker, grace: float) -> None:
+def _stop(worker: Worker, grace: float | None) -> None:
     worker.stop()
-    say(f"stopping: running jobs have {grace:g} s; once more to give them back now")
+    if grace is not None:  # else the supervisor has said it
+        say(f"stopping: running jobs have {grace:g} s; once more to give them back now")
 
 
-def run_async(main: Coroutine[Any, Any, None]) -> None:
+def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed: it halves what the event loop costs a job."""
-    with contextlib.suppress(ImportError):
+    try:
         import uvloop  # noqa: PLC0415 (not on every platform)
-
-        uvloop.run(main)
-        return
-    asyncio.run(main)
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

@@ -7,21 +7,23 @@ import random
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import Store
 from leasehold.errors import DatabaseUnavailable
+from leasehold.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 1000
 _BUSY_PAUSE = 1.0
 """While jobs run or wait for their time anywhere: a lease may be taken, and lost, between two looks."""
-_IDLE_PAUSE = 10.0
+_IDLE_PAUSE = 20.0
 """While nothing runs or waits: a hint wakes us before."""
 
 
 class Sweeper:
     """The loop that runs `sweep` and `promote` when something is due."""
 
-    def __init__(self, link: Link, store: Store) -> None:
+    def __init__(self, link: Link, store: Store, telemetry: Telemetry) -> None:
         self._link = link
+        self._telemetry = telemetry
         self._store = store
         self._work = asyncio.Event()
         self._idle = False
@@ -51,12 +53,13 @@ class Sweeper:
 
     async def _round(self) -> float:
         """Do what is due; give the seconds until something may be due again."""
-        while await self._link.run(self._store.sweep(_BATCH)) == _BATCH:
-            pass
-        while await self._link.run(self._store.promote(_BATCH)) == _BATCH:
-            pass
-        due = await self._link.run(self._store.next_due())
+        while True:
+            swept, promoted, due = await self._link.run(self._store.upkeep(_BATCH))
+            if swept or promoted:
+                self._telemetry.emit("upkeep.done", swept=swept, promoted=promoted)
+            if max(swept, promoted) < _BATCH:
+                break
         self._idle = due is None
-        if due is None:
-            return _IDLE_PAUSE * random.uniform(0.8, 1.0)  # noqa: S311 (spread, not secrecy)
-        return min(due + 0.001, _BUSY_PAUSE * random.uniform(0.8, 1.0))  # noqa: S311
+        longest = _IDLE_PAUSE if due is None else _BUSY_PAUSE
+        spread = longest * random.uniform(0.8, 1.0)  # noqa: S311 (spread, not secrecy)
+        return spread if due is None else min(due + 0.001, spread)

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from leasehold.db.link import Backoff, Link
-from leasehold.db.store import Store
+from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable
+from leasehold.worker.queues import QueuePicker
 
 if TYPE_CHECKING:
     from leasehold.worker.runner import Runner
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LARGEST_CLAIM = 500
+
+_POLL_WITHOUT_HINTS = 1.0
+"""Seconds between looks while LISTEN does not work, behind a pooler for example."""
 
 
 class Claimer:
@@ -29,13 +34,17 @@ class Claimer:
         self._store = store
         self._runner = runner
         self._kinds = sorted(worker.app.tasks)
+        self._queues = QueuePicker(worker.options.queues)
         self._work = asyncio.Event()
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self.hints_arrive: Callable[[], bool] = lambda: False
+        """Whether hints are known to arrive; until then the poll is short."""
 
-    def wake(self) -> None:
-        """There may be work."""
+    def hint(self, queue: str) -> None:
+        """This queue has work; an empty name: any may."""
+        self._queues.hint(queue)
         self._work.set()
 
     async def run(self) -> None:
@@ -44,8 +53,9 @@ class Claimer:
             await self._runner.wait_for_room()
             self._work.clear()  # before the claim: a hint that comes during it must not be lost
             wanted = min(self._runner.room, _LARGEST_CLAIM)
-            taken = await self._claim(wanted)
-            if taken < wanted:
+            queues = self._queues.next()
+            taken = await self._claim(queues, wanted)
+            if not self._queues.took(queues, taken, wanted=wanted):
                 await self._wait_for_work()
 
     async def stop(self) -> None:
@@ -53,13 +63,14 @@ class Claimer:
         self._stopping = True
         await self._idle.wait()
 
-    async def _claim(self, wanted: int) -> int:
+    async def _claim(self, queues: Sequence[str] | None, wanted: int) -> int:
         """One claim, repeated under its own id until it is answered: the answer may be lost, the jobs never."""
         if self._stopping:
             await asyncio.Event().wait()
-        call = self._store.claim(self._worker.id, self._worker.options.queues, self._kinds, wanted, uuid4())
+        call = self._store.claim(self._worker.id, queues, self._kinds, wanted, uuid4())
         backoff = Backoff()
         asked = time.monotonic()  # before the first try: the lease may run since then
+        away = False
         self._idle.clear()
         try:
             while True:
@@ -67,19 +78,37 @@ class Claimer:
                     jobs = await self._link.run(call)
                     break
                 except DatabaseUnavailable as error:
-                    logger.warning("claiming waits for the database: %s", error)
+                    if not away:
+                        logger.warning("claiming waits for the database: %s", error)
+                        self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
+                    away = True
                     if self._stopping:
                         return 0  # what it may have taken expires with its lease
                     await asyncio.sleep(backoff.pause())
             self._runner.accept(jobs, asked)
+            if away:
+                await self._release_unknown(jobs)
+            if jobs:
+                self._worker.app.telemetry.emit("jobs.claimed", jobs=len(jobs), wanted=wanted)
             return len(jobs)
         finally:
             self._idle.set()
 
-    async def _wait_for_work(self) -> None:
-        pause = self._worker.options.poll * random.uniform(0.8, 1.0)  # noqa: S311 (spread, not secrecy)
+    async def _release_unknown(self, jobs: Sequence[ClaimedJob]) -> None:
+        """The database was away: give back what it thinks is ours and we know nothing of."""
         try:
-            async with asyncio.timeout(pause):
+            owned = await self._link.run(self._store.owned(self._worker.id))
+            unknown = [token for token in owned if not self._runner.knows(token)]
+            if unknown:
+                logger.warning("giving back %d jobs that came while the database was away", len(unknown))
+                await self._link.run(self._store.release(self._worker.id, unknown))
+        except DatabaseUnavailable as error:
+            logger.warning("away again, %d jobs in hand: %s", len(jobs), error)  # their leases expire
+
+    async def _wait_for_work(self) -> None:
+        poll = self._worker.options.poll if self.hints_arrive() else min(_POLL_WITHOUT_HINTS, self._worker.options.poll)
+        try:
+            async with asyncio.timeout(poll * random.uniform(0.8, 1.0)):  # noqa: S311 (spread, not secrecy)
                 await self._work.wait()
         except TimeoutError:
-            pass
+            self._queues.hint("")

@@ -20,7 +20,8 @@ class TimedOut(LeaseholdError, TimeoutError):
     """The attempt took longer than its task's timeout."""
 
 
-def _timed_out(task: "Task[..., Any]") -> TimedOut:
+def timed_out(task: "Task[..., Any]") -> TimedOut:
+    """The error of an attempt whose time is over."""
     return TimedOut(f"{task.kind} took longer than its timeout of {task.options.timeout} s")
 
 
@@ -34,7 +35,7 @@ async def run_on_loop(task: "Task[..., Any]", arguments: Mapping[str, Any]) -> o
             return await task.function(**arguments)
     except TimeoutError:
         if deadline.expired():
-            raise _timed_out(task) from None
+            raise timed_out(task) from None
         raise  # the task's own
 
 
@@ -65,7 +66,7 @@ class ThreadExecutor:
             threading.Thread(target=self._serve, name=f"leasehold-task-{self._threads}", daemon=True).start()
         self._work.put(partial(_call, function, loop, done))
         timeout = task.options.timeout
-        late = None if timeout is None else loop.call_later(timeout, context.stop, _timed_out(task))
+        late = None if timeout is None else loop.call_later(timeout, context.stop, timed_out(task))
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:

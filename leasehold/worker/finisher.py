@@ -3,13 +3,14 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leasehold.context import LogLine
 from leasehold.db.call import Call
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store, Token
-from leasehold.errors import DatabaseUnavailable
+from leasehold.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Released, Snoozed, Success
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_REPORT = 1000
 
+_Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
+
 
 class Finisher:
     """The loop that writes outcomes. While a report is on its way, the next one gathers."""
@@ -33,12 +36,14 @@ class Finisher:
         self._link = link
         self._store = store
         self._keeper = keeper
-        self._outcomes: list[tuple[ClaimedJob, Outcome]] = []
+        self._outcomes: list[_Report] = []
         self._under_way = 0
         self._reported = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
+        self.on_retry: Callable[[], None] = lambda: None
+        """Called when a job will be due again: upkeep should look when."""
         self.on_written: Callable[[], None] = lambda: None
         """Called when outcomes have been written, or need not be: there is room again."""
 
@@ -47,13 +52,13 @@ class Finisher:
         """Outcomes not yet answered by the database. They take up room: no claiming ahead of reporting."""
         return len(self._outcomes) + self._under_way
 
-    def report(self, job: ClaimedJob, outcome: Outcome) -> None:
+    def report(self, job: ClaimedJob, outcome: Outcome, lines: Sequence[LogLine] = ()) -> None:
         """Take an outcome; it is written within milliseconds, and until then its lease is kept."""
         if isinstance(outcome, Lost):
             self._keeper.let_go(job.token)
             self.on_written()
             return
-        self._outcomes.append((job, outcome))
+        self._outcomes.append((job, outcome, lines))
         self._empty.clear()
         self._reported.set()
 
@@ -70,6 +75,7 @@ class Finisher:
                 await self._write(batch)
             finally:
                 self._under_way = 0
+            self._worker.app.telemetry.emit("jobs.reported", jobs=len(batch))
             if not self._outcomes:
                 self._empty.set()
             self.on_written()
@@ -79,11 +85,12 @@ class Finisher:
         self._draining = True
         await self._empty.wait()
 
-    async def _write(self, batch: list[tuple[ClaimedJob, Outcome]]) -> None:
+    async def _write(self, batch: list[_Report]) -> None:
+        await self._write_lines(batch)
         done: list[tuple[Token, str | None]] = []
         failed: list[dict[str, Any]] = []
         released: list[Token] = []
-        for job, outcome in batch:
+        for job, outcome, _ in batch:
             match outcome:
                 case Success(result):
                     done.append((job.token, result))
@@ -96,15 +103,31 @@ class Finisher:
             tokens, results = [token for token, _ in done], [result for _, result in done]
             taken |= await self._insist(self._store.complete(self._worker.id, tokens, results), tokens)
         if failed:
-            tokens = [job.token for job, outcome in batch if isinstance(outcome, Failed | Snoozed | Cancelled)]
+            tokens = [job.token for job, outcome, _ in batch if isinstance(outcome, Failed | Snoozed | Cancelled)]
             call = self._store.fail_many(self._worker.id, json.dumps(failed))
             taken |= set(await self._insist(call, tokens))
+            self.on_retry()
         if released:
             taken |= await self._insist(self._store.release(self._worker.id, released), released)
-        for job, outcome in batch:
+        for job, outcome, _ in batch:
             self._keeper.let_go(job.token)
             if job.id not in taken:
-                logger.warning("job %s (%s): %s refused, the lease was lost", job.id, job.kind, type(outcome).__name__)
+                logger.warning(
+                    "job %s (%s): %s refused, the job is no longer this attempt's",
+                    job.id,
+                    job.kind,
+                    type(outcome).__name__,
+                )
+
+    async def _write_lines(self, batch: list[_Report]) -> None:
+        """Before the outcomes: afterwards nothing may be written for these attempts."""
+        said = [(job.token, json.dumps(lines)) for job, _, lines in batch if lines]
+        if said:
+            tokens, lines = [token for token, _ in said], [text for _, text in said]
+            try:
+                await self._link.run(self._store.add_logs(self._worker.id, tokens, lines))
+            except LeaseholdError as error:
+                logger.warning("what %d jobs said is lost: %s", len(said), error)
 
     async def _insist(self, call: Call[T], tokens: Collection[Token]) -> Any:
         """Repeat the report identically until it is answered: whether the lease still holds, the database says.

@@ -2,6 +2,7 @@
 worker that drains, must not lose what it runs."""
 
 import asyncio
+import json
 import logging
 import math
 import threading
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
 from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
@@ -33,6 +35,7 @@ class _Held:
     token: Token
     lease: float
     renewed: float
+    context: JobContext | None = None
 
     @property
     def renew_at(self) -> float:
@@ -57,7 +60,7 @@ class LeaseKeeper:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.on_lost: Callable[[UUID], None] = lambda _id: None
+        self.on_lost: Callable[[Token], None] = lambda _token: None
         """Called on the event loop when a lease is gone."""
 
     def start(self) -> None:
@@ -71,6 +74,11 @@ class LeaseKeeper:
         self._changed.set()
         self._thread.join(timeout=5)
 
+    @property
+    def alive(self) -> bool:
+        """Whether leases are being renewed, or need not be any more."""
+        return self._stopping or self._thread.is_alive()
+
     def hold(self, job: ClaimedJob, since: float) -> None:
         """Keep this job's lease alive; it counts from `since`, before it was asked for."""
         held = _Held(job.token, job.lease_seconds, since)
@@ -79,6 +87,13 @@ class LeaseKeeper:
             sooner = held.renew_at < self._wake_at
         if sooner:
             self._changed.set()
+
+    def watch(self, token: Token, context: JobContext) -> None:
+        """The job has started: its progress and its log lines go along with the heartbeats."""
+        with self._guard:
+            held = self._held.get(token.id)
+            if held is not None and held.token == token:
+                held.context = context
 
     def let_go(self, token: Token) -> None:
         """The job has ended, or another attempt of it is held by now."""
@@ -122,12 +137,27 @@ class LeaseKeeper:
             if all(held.renew_at > asked for held in self._held.values()):
                 return
             due = [held for held in self._held.values() if held.renew_at - held.lease / 6 <= asked]
-        kept = self._link.run(self._store.heartbeat(self._worker.id, [held.token for held in due]))
+        self._write_lines(due)
+        progress = [None if held.context is None else held.context.take_progress() for held in due]
+        try:
+            kept = self._link.run(self._store.heartbeat(self._worker.id, [held.token for held in due], progress))
+        except LeaseholdError:
+            for held, taken in zip(due, progress, strict=True):
+                if taken is not None and held.context is not None:
+                    held.context.restore_progress(taken)
+            raise
         for held in due:
             if held.token.id in kept:
                 held.renewed = asked
             else:
                 self._lose(held)
+
+    def _write_lines(self, due: list[_Held]) -> None:
+        """Keep what long jobs have said so far; the rest goes along with their outcome."""
+        said = [(held, lines) for held in due if held.context is not None and (lines := held.context.take_lines())]
+        if said:
+            tokens = [held.token for held, _ in said]
+            self._link.run(self._store.add_logs(self._worker.id, tokens, [json.dumps(lines) for _, lines in said]))
 
     def _give_up(self) -> None:
         now = time.monotonic()
@@ -143,4 +173,4 @@ class LeaseKeeper:
                 return
             del self._held[held.token.id]
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.on_lost, held.token.id)
+            self._loop.call_soon_threadsafe(self.on_lost, held.token)

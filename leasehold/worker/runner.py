@@ -2,23 +2,19 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
-from leasehold.context import JobContext, enter, leave
-from leasehold.db.store import ClaimedJob
+from leasehold.context import Completion, JobContext, enter, leave
+from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
-from leasehold.outcome import (
-    Error,
-    Failed,
-    Lost,
-    Outcome,
-    Released,
-)
+from leasehold.outcome import Cancel, Error, Failed, Lost, Outcome, Released, Snooze
+from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_on_loop
 from leasehold.worker.judge import outcome_of
+from leasehold.worker.process import ProcessExecutor, check_tasks
 
 if TYPE_CHECKING:
     from leasehold.worker.finisher import Finisher
@@ -33,11 +29,11 @@ class Running:
 
     __slots__ = ("context", "handle", "job", "lost", "released")
 
-    def __init__(self, job: ClaimedJob) -> None:
+    def __init__(self, job: ClaimedJob, completion: Completion) -> None:
         self.job = job
         self.context = JobContext(
             id=job.id, kind=job.kind, queue=job.queue, attempt=job.attempt, retry_count=job.retry_count,
-            max_attempts=job.max_attempts,
+            max_attempts=job.max_attempts, completion=completion,
         )  # fmt: skip
         self.handle: asyncio.Task[None] | None = None
         self.lost = False
@@ -52,8 +48,10 @@ class Runner:
         self._finisher = finisher
         self._keeper = keeper
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[UUID, Running] = {}
+        self._running: dict[Token, Running] = {}
         self._threads = ThreadExecutor(worker.options.slots)
+        check_tasks(worker.app.tasks.values())
+        self._processes = ProcessExecutor(worker.options.slots, worker=worker.id, schema=worker.app.settings.schema)
         self._room = asyncio.Event()
         self._room.set()
         self._empty = asyncio.Event()
@@ -71,6 +69,11 @@ class Runner:
         unfinished = len(self._running) + len(self._waiting) + self._finisher.backlog
         return options.slots + options.prefetch - unfinished
 
+    @property
+    def running(self) -> int:
+        """How many slots are taken."""
+        return len(self._running)
+
     async def wait_for_room(self) -> None:
         """Return when at least one more job may be claimed."""
         while self.room <= 0:
@@ -81,6 +84,10 @@ class Runner:
         """A job has left: look again."""
         if self.room > 0:
             self._room.set()
+
+    def knows(self, token: Token) -> bool:
+        """Whether this job is here: waiting, running, or on its way to be reported."""
+        return self._keeper.holds(token) or token in self._running
 
     # -- a job's way
 
@@ -93,12 +100,21 @@ class Runner:
 
     def _fill_slots(self) -> None:
         while self._waiting and not self._draining and len(self._running) < self._worker.options.slots:
-            running = Running(self._waiting.popleft())
-            self._running[running.job.id] = running
+            running = self._prepare(self._waiting.popleft())
+            self._running[running.job.token] = running
             self._empty.clear()
             running.handle = asyncio.create_task(self._run(running))
 
+    def _prepare(self, job: ClaimedJob) -> Running:
+        task = self._worker.app.find(job.kind)
+        running = Running(job, CompleteIn(self._worker.id, self._worker.store, task, job.token))
+        self._keeper.watch(job.token, running.context)
+        return running
+
     async def _run(self, running: Running) -> None:
+        app = self._worker.app
+        began = time.monotonic()
+        app.telemetry.emit("job.started", job=running.context)
         outcome: Outcome
         try:
             outcome = await self._attempt(running)
@@ -109,8 +125,18 @@ class Runner:
             outcome = Failed(error=Error.from_exception(error), retry_after=None)
         if running.lost:
             outcome = Lost()
-        del self._running[running.job.id]
-        self._finisher.report(running.job, outcome)
+        try:
+            if app.hooks.after:
+                await app.hooks.run_after(running.context, outcome)
+        finally:
+            app.telemetry.emit("job.finished", job=running.context, outcome=outcome, seconds=time.monotonic() - began)
+            self._end(running, outcome)
+
+    def _end(self, running: Running, outcome: Outcome) -> None:
+        """The slot is free."""
+        del self._running[running.job.token]
+        self._finisher.report(running.job, outcome, running.context.take_lines())
+        self._worker.job_ended()
         self._fill_slots()
         if not self._running:
             self._empty.set()
@@ -118,8 +144,13 @@ class Runner:
     async def _attempt(self, running: Running) -> Outcome:
         job, context = running.job, running.context
         task = self._worker.app.find(job.kind)
+        hooks = self._worker.app.hooks
         entered = enter(context)
         try:
+            if hooks.before:
+                await hooks.run_before(context)
+            if task.options.executor == "process":
+                return await self._processes.run(task, job, context)
             arguments = task.arguments.decode(job.payload)
             if task.options.executor == "loop":
                 value = await run_on_loop(task, arguments)
@@ -131,23 +162,26 @@ class Runner:
                 return Lost()
             if running.released and isinstance(error, LeaseholdError) and error is context.stop_reason:
                 return Released()
+            if not isinstance(error, Snooze | Cancel):
+                await hooks.run_on_error(context, error)
             return outcome_of(task, job.retry_count, error)
         finally:
             leave(entered)
 
     # -- endings
 
-    def lose(self, job_id: UUID) -> None:
+    def lose(self, token: Token) -> None:
         """The lease is gone: tell the task, write nothing."""
-        running = self._running.get(job_id)
+        running = self._running.get(token)
         if running is None:
-            self._waiting = deque(job for job in self._waiting if job.id != job_id)
+            self._waiting = deque(job for job in self._waiting if job.token != token)
             self.room_changed()
             return
-        logger.warning("job %s (%s): lease lost, attempt %d", job_id, running.job.kind, running.job.attempt)
+        logger.warning("job %s (%s): lease lost, attempt %d", token.id, running.job.kind, running.job.attempt)
+        self._worker.app.telemetry.emit("lease.lost", job=running.context)
         running.lost = True
         running.context.lose()
-        if running.handle is not None and self._worker.app.find(running.job.kind).options.executor == "loop":
+        if running.handle is not None and self._worker.app.find(running.job.kind).options.executor != "thread":
             running.handle.cancel()
 
     async def drain(self, grace: float, hurry: asyncio.Event) -> None:
@@ -164,6 +198,7 @@ class Runner:
         if self._running:
             await self._empty.wait()
         self._threads.close()
+        await self._processes.close()
 
 
 async def _first(*waits: Any, timeout: float) -> None:  # noqa: ASYNC109

@@ -93,8 +93,9 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_exactly_max_
     deaths = 0
     while one(sql, "select state from jobs") != "dead":
         with worker_process(dsn, folder) as process:
-            while process.poll() is None and one(sql, "select state from jobs") != "dead":
-                await asyncio.sleep(0.02)
+            await until(
+                lambda p=process: p.poll() is not None or one(sql, "select state from jobs") == "dead", within=30
+            )
             deaths += process.returncode == -signal.SIGKILL
     assert deaths == 3
     assert one(sql, "select reason from jobs") == "lease_expired"

@@ -1,0 +1,96 @@
+"""What a program can see and hook into: events, and callbacks around each attempt.
+
+Hooks run on the worker's event loop, in the order they were given, and may be plain functions or coroutines.
+`before` may raise, and what it raises is the attempt's outcome: `raise Snooze(5)` holds a job back. `after` and
+`on_error` only look; what they raise is logged.
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from leasehold.context import JobContext
+    from leasehold.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+Before: TypeAlias = "Callable[[JobContext], Awaitable[None] | None]"
+After: TypeAlias = "Callable[[JobContext, Outcome], Awaitable[None] | None]"
+OnError: TypeAlias = "Callable[[JobContext, Exception], Awaitable[None] | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in this process."""
+
+    name: str
+    """`job.started`, `job.finished`, `lease.lost`, `jobs.claimed`, `jobs.reported`, `upkeep.done`, `database.away`"""
+
+    at: float
+    """Seconds since the epoch, by this host's clock."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What belongs to it."""
+
+
+class Telemetry:
+    """Hands events to whoever subscribed. Costs next to nothing while nobody has."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[Event], None]] = []
+
+    def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Call this function with every event; gives a function that ends it. It must be quick and not block."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback) if callback in self._subscribers else None
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Something happened."""
+        if not self._subscribers:
+            return
+        event = Event(name, time.time(), fields)
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber(event)
+            except Exception:
+                logger.exception("a telemetry subscriber failed on %s", name)
+
+
+class Hooks:
+    """The callbacks around each attempt."""
+
+    def __init__(self) -> None:
+        self.before: list[Before] = []
+        self.after: list[After] = []
+        self.on_error: list[OnError] = []
+
+    async def run_before(self, context: "JobContext") -> None:
+        """What one raises is the attempt's outcome."""
+        for hook in self.before:
+            await _settle(hook(context))
+
+    async def run_after(self, context: "JobContext", outcome: "Outcome") -> None:
+        """Tell them how the attempt ended."""
+        for hook in self.after:
+            await _watch(hook, context, outcome)
+
+    async def run_on_error(self, context: "JobContext", error: Exception) -> None:
+        """Tell them what the task raised."""
+        for hook in self.on_error:
+            await _watch(hook, context, error)
+
+
+async def _watch(hook: Callable[..., Awaitable[None] | None], *args: Any) -> None:
+    try:
+        await _settle(hook(*args))
+    except Exception:
+        logger.exception("the hook %s failed", getattr(hook, "__qualname__", hook))
+
+
+async def _settle(answer: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(answer):
+        await answer

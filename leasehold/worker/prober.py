@@ -1,0 +1,59 @@
+"""Finds out whether hints arrive, by sending one to itself. Behind a pooler LISTEN succeeds and nothing ever comes."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+
+from leasehold.db.link import Link
+from leasehold.db.listen import PROBE, Listener
+from leasehold.db.store import Store
+from leasehold.errors import LeaseholdError
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 2.0
+_AGAIN_WHEN_WELL = 60.0
+_AGAIN_WHEN_NOT = 10.0
+
+
+class Prober:
+    """The loop that keeps `well` true or false."""
+
+    def __init__(self, link: Link, store: Store, listener: Listener) -> None:
+        self._link = link
+        self._store = store
+        self._listener = listener
+        self._arrived = False
+
+    @property
+    def well(self) -> bool:
+        """Whether hints arrive on the present connection, as far as is known."""
+        return self._arrived and self._listener.listening.is_set()
+
+    async def run(self) -> None:
+        """Probe until cancelled: at each new connection, and now and then."""
+        known: bool | None = None
+        while True:
+            await self._listener.listening.wait()
+            if self._listener.renewed.is_set():
+                self._listener.renewed.clear()
+                self._arrived = False  # what was known is known of another connection
+            arrived = await self._probe()
+            if arrived != known:
+                logger.info("hints %s", "arrive" if arrived else "do not arrive: polling every second instead")
+            known = self._arrived = arrived
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_WHEN_WELL if arrived else _AGAIN_WHEN_NOT):
+                    await self._listener.renewed.wait()
+
+    async def _probe(self) -> bool:
+        name = PROBE + secrets.token_hex(8)
+        arrival = self._listener.expect(name)
+        try:
+            await self._link.run(self._store.hint([name]))
+            await asyncio.wait_for(arrival, _PATIENCE)
+        except (LeaseholdError, TimeoutError) as error:
+            logger.debug("a probe did not arrive: %s", error)
+            return False
+        return True
