@@ -1,0 +1,60 @@
+"""PostgreSQL stopped and killed under load."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from leasehold.db.migrate import migrate
+from leasehold.embedded import EmbeddedServer
+from tests.survival.conftest import Sql, connect, one, ready, rounds, until, worker
+from tests.survival.tasks import TABLES
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_workers_outlive_the_database_and_go_on_when_it_returns(tmp_path: Path, how: str) -> None:
+    """A server of its own, because it is taken down; both workers must still be there afterwards."""
+    away = rounds(4, 20)
+    jobs = rounds(600, 3000)
+    with EmbeddedServer(tmp_path / "home", settings={"max_connections": 50}) as server:
+        server.ensure_database("away")
+        dsn = server.dsn("away")
+        migrate(dsn)
+        sql = _open(dsn)
+        sql.execute("set search_path = public; " + TABLES + "; set search_path = leasehold, public")
+        with worker(dsn, "--slots", "10") as first, worker(dsn, "--slots", "10") as second:
+            await ready(sql, 2)
+            sql.execute(
+                """select enqueue('nap', '{"seconds": 0.05}', max_attempts => 5) from generate_series(1, %s)""", [jobs]
+            )
+            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") > jobs // 10, within=30)
+            sql.close()
+            postmaster = int((server.data / "postmaster.pid").read_text().splitlines()[0])
+            os.kill(postmaster, signal.SIGKILL if how == "killed" else signal.SIGINT)
+            await until(lambda: not Path(f"/proc/{postmaster}").exists(), within=30)
+            time.sleep(away)  # noqa: ASYNC251 (nothing else happens meanwhile)
+            assert (first.poll(), second.poll()) == (None, None)
+            server.start()
+            sql = _open(dsn)
+            done = one(sql, "select count(*) from jobs where state = 'success'")
+            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") > done + 20, within=5)
+            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") == jobs, within=90)
+            assert (first.poll(), second.poll()) == (None, None)
+            assert one(sql, "select max(attempt) from jobs") <= 2
+            assert one(sql, "select count(*) from attempts where outcome not in ('lease_expired', 'released')") == 0
+        sql.close()
+
+
+def _open(dsn: str) -> Sql:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return connect(dsn)
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

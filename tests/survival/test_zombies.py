@@ -1,0 +1,44 @@
+"""Workers that were stopped in their tracks, and tasks that do not let others run."""
+
+import asyncio
+import signal
+
+from tests.survival.conftest import Sql, one, ready, rounds, until, worker
+
+
+async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_wakes(dsn: str, sql: Sql) -> None:
+    count = rounds(2, 50)
+    with worker(dsn) as first, worker(dsn) as second:
+        await ready(sql, 2)
+        for n in range(1, count + 1):
+            job = one(sql, """select enqueue('zombie', '{"seconds": 4.5}', max_attempts => 100)""")
+            owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=10)
+            victim = first if f":{first.pid}:" in owner else second
+            victim.send_signal(signal.SIGSTOP)
+            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=10)
+            await asyncio.sleep(1)  # three leases in all
+            before = one(sql, "select lease_owner from jobs where id = %s", job)
+            victim.send_signal(signal.SIGCONT)
+            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=10)
+            assert one(sql, "select lease_owner from jobs where id = %s", job) == before
+            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=15)
+            assert one(sql, "select result from jobs where id = %s", job) == 2
+            assert one(sql, "select progress_note from jobs where id = %s", job) in {"attempt 2", None}
+    stale = """select count(*) from writes late where accepted and exists (
+        select from writes w where w.job = late.job and w.accepted and w.attempt > late.attempt and w.n < late.n)"""
+    assert one(sql, stale) == 0
+    assert one(sql, "select count(*) from attempts where outcome <> 'lease_expired'") == 0
+    assert one(sql, "select count(*) from attempts") == count
+
+
+async def test_a_task_that_blocks_for_five_leases_misses_no_heartbeat_and_runs_once(dsn: str, sql: Sql) -> None:
+    count = rounds(3, 50)
+    with worker(dsn, "--slots", "2"), worker(dsn, "--slots", "2"):
+        await ready(sql, 2)
+        for kind in ("block_loop", "block_thread"):
+            sql.execute("select enqueue(%s, '{\"seconds\": 2.5}') from generate_series(1, %s)", [kind, count])
+        await until(
+            lambda: one(sql, "select count(*) from jobs where state = 'success'") == 2 * count, within=60 + 8 * count
+        )
+    assert one(sql, "select count(*) from jobs where attempt <> 1 or result <> '1'") == 0
+    assert one(sql, "select count(*) from attempts") == 0
