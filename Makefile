@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 JOBS ?= 2
 
-.PHONY: run test test-matrix check format clean
+.PHONY: run test test-matrix survival check format clean
 
 run: $(VENV)/.installed-dev ## the demo: embedded PostgreSQL, worker, traffic
 	$(BIN)/leasehold dev
@@ -16,6 +16,9 @@ test: $(VENV)/.installed-test ## every test, on the embedded PostgreSQL
 
 test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each other PostgreSQL that is here
 	$(BIN)/python tests/matrix.py -n $(JOBS)
+
+survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
+	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/sql/test_limits_races.py --timeout 3600
 
 check: $(VENV)/.installed-test ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -1,0 +1,98 @@
+"""Everything through PgBouncer in transaction mode: no LISTEN, no session state, no prepared statements."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from leasehold.db.migrate import migrate
+from leasehold.embedded import EmbeddedServer
+from tests.survival.conftest import connect, one, ready, rounds, until, worker
+from tests.survival.tasks import TABLES
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (CI installs Debian's)")
+
+
+@contextmanager
+def pgbouncer(server: EmbeddedServer, folder: Path) -> Iterator[str]:
+    """A PgBouncer in front of the server; yields the DSN of the database `pooled` through it."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    target = server.dsn("pooled", tcp=True).removeprefix("postgresql://")
+    login, _, place = target.rpartition("@")
+    user, _, password = login.partition(":")
+    host, _, server_port = place.partition("/")[0].rpartition(":")
+    (folder / "users.txt").write_text(f'"{user}" "{password}"\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"""[databases]
+pooled = host={host} port={server_port} dbname=pooled user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = plain
+auth_file = {folder}/users.txt
+pool_mode = transaction
+default_pool_size = 5
+"""
+    )
+    command = [str(PGBOUNCER), "-q", str(folder / "pgbouncer.ini")]
+    as_whom = {}
+    if os.geteuid() == 0:  # it refuses to run as root
+        account = pwd.getpwnam("nobody")
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, account.pw_uid, account.pw_gid)
+        as_whom = {"user": account.pw_uid, "group": account.pw_gid}
+    process = subprocess.Popen(command, cwd="/", stderr=subprocess.PIPE, **as_whom)
+    try:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with closing(socket.socket()) as attempt:
+                if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        yield f"postgresql://{login}@127.0.0.1:{port}/pooled"
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.timeout(180)
+async def test_a_worker_behind_pgbouncer_polls_and_does_all_the_rest(tmp_path: Path) -> None:
+    count = rounds(10, 50)
+    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as somebody else.
+    short = Path(tempfile.mkdtemp(prefix="leasehold-pgbouncer-"))
+    try:
+        with EmbeddedServer(tmp_path / "home", tcp=True) as server:
+            server.ensure_database("pooled")
+            migrate(server.dsn("pooled"))
+            sql = connect(server.dsn("pooled"))
+            sql.execute("set search_path = public; " + TABLES + "; set search_path = leasehold, public")
+            with pgbouncer(server, short) as dsn, worker(dsn, LEASEHOLD_PREPARE="off") as process:
+                await ready(sql, 1)
+                for _ in range(count):
+                    sql.execute("""select enqueue('nap', '{"seconds": 0}')""")
+                    await asyncio.sleep(0.31)
+                sql.execute("""select enqueue('nap', '{"seconds": 12}')""")  # longer than two leases of 5 s
+                done = "select count(*) from jobs where state = 'success'"
+                await until(lambda: one(sql, done) == count + 1, within=40)
+                assert process.poll() is None
+            waits = "select max(extract(epoch from claimed_at - created_at)) from jobs"
+            assert one(sql, waits) <= 1.5
+            assert one(sql, "select count(*) from attempts") == 0
+            sql.close()
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
