@@ -119,7 +119,11 @@ class Runner:
         try:
             outcome = await self._attempt(running)
         except asyncio.CancelledError:
-            outcome = Lost() if running.lost else Released()
+            if running.lost or running.released:
+                outcome = Released()
+            else:  # not our doing: the task awaited something that it had cancelled itself
+                error = RuntimeError("the task raised CancelledError()")
+                outcome = outcome_of(app.find(running.job.kind), running.job.retry_count, error)
         except BaseException as error:
             logger.exception("job %s: the worker itself failed", running.job.id)
             outcome = Failed(error=Error.from_exception(error), retry_after=None)

@@ -203,3 +203,17 @@ async def test_a_task_knows_its_job(app: App) -> None:
     async with working(app):
         job = await who.aenqueue()
         assert await job.aresult(10) == {"id": str(job.id), "attempt": 1, "queue": "q", "kind": "who"}
+
+
+async def test_a_task_that_cancels_what_it_awaits_has_failed(app: App, sql: Sql) -> None:
+    @app.task(kind="self", max_attempts=2, retry=FixedDelay(0.01))
+    async def cancels_itself() -> None:
+        inner = asyncio.create_task(asyncio.sleep(10))
+        inner.cancel()
+        await inner
+
+    async with working(app):
+        job = await cancels_itself.aenqueue()
+        with pytest.raises(JobFailed, match="CancelledError"):
+            await job.aresult(10)
+    assert row(sql, job)["attempt"] == 2
