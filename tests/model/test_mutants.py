@@ -1,0 +1,65 @@
+"""The model test can fail: each of these slips, put into a function on purpose, is found.
+
+The histories are those of test_model.py, where without a slip none of them fails.
+"""
+
+import psycopg
+import pytest
+from hypothesis.errors import FlakyFailure
+
+from tests.model.database import database_under_test
+from tests.model.explore import explore
+from tests.model.machine import Divergence
+
+SLIPS = {
+    "complete forgets the attempt": ("complete_v1", [("j.attempt = t.attempt and j.lease_owner", "j.lease_owner")]),
+    "complete forgets the claim_id": ("complete_v1", [("(t.claim_id is null or j.claim_id = t.claim_id)", "true")]),
+    "complete forgets the owner": ("complete_v1", [("j.lease_owner = worker and j.state", "j.state")]),
+    "heartbeat renews expired leases": ("heartbeat_v1", [(" and j.lease_expires_at > at", "")]),
+    "sweep counts no failure": ("expire", [("retry_count = j.retry_count + 1,", "")]),
+    "claim ignores run_at": ("lock_lane", [("j.run_at <= lock_lane.at and", "")]),
+    "claim of several lanes ignores run_at": ("lock_lanes", [("j.run_at <= lock_lanes.at and", "")]),
+    "claim ignores the priority": ("lock_lane", [("order by -j.priority, j.id", "order by j.id")]),
+    "claim forgets its claim_id": (
+        "claim_v1",
+        [("update workers w set claim_id = token, seen_at", "update workers w set seen_at")],
+    ),
+    "retry keeps the failures": ("retry_v1", [("retry_count = 0,", "")]),
+    "exclusive keys are not settled": (
+        "lock_runnable",
+        [
+            (
+                "case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end",
+                "found_now.ids",
+            )
+        ],
+    ),
+    "nobody is put back when a key is free": ("unpark", [("parked = false from best", "parked = true from best")]),
+    "promote ignores the missing acceptance": ("promote_v1", [("and j.accepted ", "")]),
+    "a snooze counts as a failure": ("fail_many_v1", [("(outcome = 'failed')::int", "(outcome <> 'cancelled')::int")]),
+    "release leaves no trace of the attempt": (
+        "release_v1",
+        [("r.claimed_at, at from released r", "r.claimed_at, at from released r where false")],
+    ),
+    "cancel leaves no trace of the attempt": ("cancel_v1", [("if before.state = 'running' then", "if false then")]),
+}
+
+
+def changed(dsn: str, function: str, replacements: list[tuple[str, str]]) -> str:
+    """The function's definition with the slip in it."""
+    with psycopg.connect(dsn) as connection:
+        query = "select pg_get_functiondef(oid) from pg_proc where proname = %s"
+        ((text,),) = connection.execute(query, [function]).fetchall()
+    for right, wrong in replacements:
+        assert right in text, f"{function} has changed: {right!r} is not in it"
+        text = text.replace(right, wrong, 1)
+    return text
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_the_model_finds_the_slip(dsn: str, slip: str) -> None:
+    with database_under_test(dsn, changed(dsn, *SLIPS[slip])) as database:
+        # Backoffs are chance: that a replay ends otherwise takes nothing from what was found.
+        with pytest.raises((Divergence, FlakyFailure)):
+            explore(database)
+        print(f"{slip}: found after {database.calls} calls")

@@ -1,0 +1,125 @@
+"""Laws of errors: constant messages under SQLSTATEs of our own, each with its exception."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+import psycopg
+import pytest
+
+from leasehold.db.sqlstates import translate
+from leasehold.errors import (
+    IdempotencyConflict,
+    IllegalTransition,
+    InvalidJob,
+    JobUnknown,
+    LeaseholdError,
+    NotPermitted,
+)
+
+ERRORS = {
+    "LH001": ("illegal_transition", IllegalTransition),
+    "LH002": ("job_unknown", JobUnknown),
+    "LH003": ("invalid_argument", InvalidJob),
+    "LH004": ("idempotency_conflict", IdempotencyConflict),
+}
+UNKNOWN = "'00000000-0000-0000-0000-00000000000{}'::uuid"
+KEYED = "select leasehold.enqueue('k', '{}', idempotency_key => 'taken', strict => true)"
+
+# Two ways into each error: what differs between them must not be in the message.
+CAUSES = {
+    "LH001": [
+        "update leasehold.jobs set state = 'success', finished_at = now() where idempotency_key = 'taken'",
+        "update leasehold.jobs set state = 'created' where idempotency_key = 'taken'",
+    ],
+    "LH002": [
+        *(f"select leasehold.{name}({UNKNOWN.format(n)})" for name in ("accept", "cancel", "retry") for n in (1, 2)),
+        f"select leasehold.claim_job({UNKNOWN.format(1)}, 'w')",
+    ],
+    "LH003": [
+        "select leasehold.enqueue('')",
+        "select leasehold.enqueue('k', priority => 99999)",
+        "select leasehold.enqueue('k', '[]')",
+        "select leasehold.enqueue('k', run_at => now(), run_after => '1 s')",
+        "select leasehold.enqueue_many('{}')",
+        """select leasehold.enqueue_many('[{"kind": "k", "colour": 1}]')""",
+        "select leasehold.submit('k', queue => '')",
+        "select leasehold.claim('w', count => 0)",
+        "select leasehold.claim('')",
+        f"select leasehold.claim_job({UNKNOWN.format(1)}, '')",
+        "select leasehold.fail_many('w', '{}')",
+        f"select leasehold.fail('w', {UNKNOWN.format(1)}, 1, outcome => 'snoozed')",
+        "select leasehold.declare_kinds('{k}', '{0}')",
+        "select leasehold.start_worker('')",
+    ],
+    "LH004": [
+        KEYED.replace("'k'", "'another'"),
+        KEYED.replace("'{}'", "'{\"a\": 1}'"),
+        "select leasehold.enqueue('k', idempotency_key => 'free', id => id) from leasehold.jobs",
+        """select leasehold.enqueue_many(format('[{"kind": "k", "idempotency_key": "free", "id": "%s"}]', id)::jsonb)
+           from leasehold.jobs""",
+    ],
+}
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(KEYED)
+        yield connection
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_has_its_code_a_constant_message_and_its_exception(connection: psycopg.Connection, code: str) -> None:
+    message, exception = ERRORS[code]
+    details = set()
+    for cause in CAUSES[code]:
+        with pytest.raises(psycopg.Error) as caught:
+            connection.execute(cause)
+        found = caught.value
+        assert (found.sqlstate, found.diag.message_primary) == (code, message), cause
+        details.add(found.diag.message_detail)
+        meaning = translate(found)
+        assert type(meaning) is exception, cause
+        assert str(found.diag.message_detail) in str(meaning)
+    assert None not in details
+    assert len(details) > 1, "the detail names the value"
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    root = files("leasehold.db") / "sql"
+    for folder in ("migrations", "functions"):
+        for file in (root / folder).iterdir():
+            if file.name.endswith(".sql"):
+                yield file.name, re.sub(r"--.*", "", file.read_text())
+
+
+def test_every_refusal_in_the_files_is_one_of_these() -> None:
+    found = set()
+    for name, text in sources():
+        calls = len(re.findall(r"perform refuse\(", text))
+        refusals = re.findall(r"perform refuse\(\s*'(\w+)',\s*'(\w+)'", text)
+        assert len(refusals) == calls, f"{name}: a refusal whose code or message is not a literal"
+        found |= set(refusals)
+        assert set(re.findall(r"'(LH\w+)'", text)) <= ERRORS.keys(), name
+    assert found == {(code, message) for code, (message, _) in ERRORS.items()}
+
+
+def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> None:
+    raised = {
+        (name, what) for name, text in sources() for what in re.findall(r"\braise\s+(\w+)", text) if what != "notice"
+    }
+    assert raised == {("00_common.sql", "exception"), ("enqueue_many.sql", "serialization_failure")}
+
+
+def test_every_code_of_ours_has_an_exception_and_an_unknown_one_has_none(connection: psycopg.Connection) -> None:
+    def meaning(code: str) -> LeaseholdError | None:
+        with pytest.raises(psycopg.Error) as caught:
+            connection.execute(f"do $$ begin raise exception using errcode = '{code}', message = 'x'; end $$")
+        return translate(caught.value)
+
+    codes = {code for _, text in sources() for code in re.findall(r"'(LH\d{3})'", text)}
+    assert codes
+    assert {code: type(meaning(code)) for code in codes} == {code: ERRORS[code][1] for code in codes}
+    assert type(meaning("42501")) is NotPermitted
+    assert meaning("LH999") is None

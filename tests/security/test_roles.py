@@ -1,0 +1,243 @@
+"""Laws of who may do what: everything in the schema is in the matrix below, and nobody may do more than it says."""
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+from tests.security.conftest import ROLES, Login
+
+# Each name stands for itself and its _v1. Written by hand, apart from zz_grants.sql, which it checks.
+MATRIX = {
+    "enqueue": {"producer"},
+    "enqueue_many": {"producer"},
+    "submit": {"producer"},
+    "accept": {"producer", "operator"},
+    "hint": {"producer", "worker"},
+    "status": {"producer", "worker", "operator"},
+    "lease_seconds": {"producer", "worker", "operator", "viewer"},
+    "claim": {"worker"},
+    "claim_job": {"worker"},
+    "heartbeat": {"worker"},
+    "owned": {"worker"},
+    "complete": {"worker"},
+    "fail": {"worker"},
+    "fail_many": {"worker"},
+    "release": {"worker"},
+    "add_logs": {"worker"},
+    "start_worker": {"worker"},
+    "stop_worker": {"worker"},
+    "sweep": {"worker", "operator"},
+    "promote": {"worker", "operator"},
+    "upkeep": {"worker"},
+    "next_due": {"worker", "operator"},
+    "declare_kinds": {"worker", "operator"},
+    "cancel": {"operator"},
+    "retry": {"operator"},
+    "logs": {"operator"},
+    "set_limit": {"operator"},
+    "drop_limit": {"operator"},
+    "counts": {"operator", "viewer"},
+}
+EVERYBODY = {"schema_version", "schema_supports_from"}
+HELPERS = {
+    "admit_keys", "admit_lanes", "announce", "announce_room", "backoff_seconds", "begin_claim", "check_failures",
+    "check_intents", "check_limit", "check_worker", "client_status", "clock", "exclusive_lock", "expire",
+    "expire_for_parked", "expire_under", "failures_of", "intent_problem", "intents_of", "lanes_ready", "leases_of",
+    "limits_exist", "lock_lane", "lock_lanes", "lock_runnable", "park_under", "prefix_end", "record_intent", "refuse",
+    "refuse_transition", "room_under", "running_under", "settle_exclusive", "unpark", "unpark_again",
+    "unpark_forgotten", "unpark_limited", "unpark_under", "uuidv7", "verdict",
+}  # fmt: skip
+"""Nobody's. uuidv7 is ours only before PostgreSQL 18."""
+
+TABLES = {"jobs", "attempts", "job_logs", "kinds", "limits", "unpark_later", "workers", "migrations", "function_files"}
+"""Nobody's."""
+
+VIEWS = {
+    "job_overview": [
+        "id", "kind", "queue", "state", "status", "priority", "attempt", "retry_count", "max_attempts", "is_exclusive",
+        "parked", "accepted", "lease_owner", "lease_expires_at", "reason", "progress", "run_at", "claimed_at",
+        "created_at", "updated_at", "finished_at",
+    ],
+    "attempt_overview": ["job_id", "attempt", "worker", "outcome", "error_class", "claimed_at", "ended_at"],
+    "worker_overview": [
+        "id", "host", "pid", "queues", "kinds", "slots", "started_at", "seen_at", "stopped_at",
+    ],
+    "limit_overview": ["scope", "name", "max_running", "updated_at", "running"],
+}  # fmt: skip
+"""The viewer's and the operator's to read. No payload, result, error text, keys."""
+
+NO_ID = "'00000000-0000-0000-0000-000000000000'::uuid"
+NONE = "'{}'::uuid[], '{}'::integer[]"
+CALLS = {
+    "enqueue": "'k'",
+    "enqueue_many": "'[]'",
+    "submit": "'k'",
+    "accept": NO_ID,
+    "hint": "'{default}'",
+    "status": NO_ID,
+    "lease_seconds": "'k'",
+    "claim": "'w'",
+    "claim_job": f"{NO_ID}, 'w'",
+    "heartbeat": f"'w', {NONE}",
+    "owned": "'w'",
+    "complete": f"'w', {NONE}",
+    "fail": f"'w', {NO_ID}, 1",
+    "fail_many": "'w', '[]'",
+    "release": f"'w', {NONE}",
+    "add_logs": f"'w', {NONE}, '{{}}', '{{}}'",
+    "start_worker": "'w'",
+    "stop_worker": "'w'",
+    "declare_kinds": "'{k}', '{5}'",
+    "cancel": NO_ID,
+    "retry": NO_ID,
+    "logs": NO_ID,
+    "set_limit": "'queue', 'q', 1",
+    "drop_limit": "'queue', 'q'",
+}
+HELPER_CALLS = [
+    "refuse('LH001', 'illegal_transition', 'x')",
+    "clock()",
+    "announce('{default}')",
+    f"expire(array[{NO_ID}])",
+    "unpark('{k}')",
+    "verdict('failed', false, 1, 1)",
+    "lock_runnable('[]', 1, now())",
+    f"settle_exclusive(array[{NO_ID}], now(), '{{}}')",
+    "leases_of('{k}')",
+    "begin_claim('w', null)",
+]
+IN_SCHEMA = "pronamespace = 'leasehold'::regnamespace"
+
+
+def test_every_function_is_in_the_matrix(owner: psycopg.Connection) -> None:
+    rows = owner.execute(f"select proname from pg_proc where {IN_SCHEMA}").fetchall()
+    granted = MATRIX.keys() | {f"{name}_v1" for name in MATRIX}
+    known = granted | EVERYBODY | HELPERS
+    assert sorted({name for (name,) in rows} - known) == [], "give each new function its place in the matrix"
+    assert sorted(known - {name for (name,) in rows} - {"uuidv7"}) == [], "these are gone"
+
+
+def test_every_table_view_and_sequence_is_in_the_matrix(owner: psycopg.Connection) -> None:
+    rows = owner.execute(
+        "select relname from pg_class where relnamespace = 'leasehold'::regnamespace"
+        " and relkind not in ('i', 'I', 't', 'c')"
+    ).fetchall()
+    assert sorted(name for (name,) in rows) == sorted(TABLES | VIEWS.keys())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_execute_what_the_matrix_says_and_nothing_else(
+    owner: psycopg.Connection, names: dict[str, str], role: str
+) -> None:
+    query = f"select proname, has_function_privilege(%s, oid, 'execute') from pg_proc where {IN_SCHEMA}"
+    found = {name for name, allowed in owner.execute(query, [names[role]]) if allowed}
+    mine = {name for name, roles in MATRIX.items() if role in roles}
+    assert found == mine | {f"{name}_v1" for name in mine} | EVERYBODY
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_tables_are_nobodys_and_the_overviews_are_only_read(
+    owner: psycopg.Connection, names: dict[str, str], role: str
+) -> None:
+    rows = owner.execute(
+        "select c.relname, p.privilege from pg_class c, unnest(array['select', 'insert', 'update', 'delete',"
+        " 'truncate', 'references', 'trigger']) p(privilege) where c.relnamespace = 'leasehold'::regnamespace"
+        " and c.relkind not in ('i', 'I', 't', 'c') and (has_table_privilege(%(role)s, c.oid, p.privilege) or"
+        " p.privilege in ('select', 'insert', 'update', 'references')"
+        " and has_any_column_privilege(%(role)s, c.oid, p.privilege))",
+        {"role": names[role]},
+    ).fetchall()
+    assert set(rows) == ({(view, "select") for view in VIEWS} if role in ("viewer", "operator") else set())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_may_create_in_the_schema_and_strangers_may_not_even_look_into_it(
+    owner: psycopg.Connection, names: dict[str, str], role: str
+) -> None:
+    query = "select p from unnest(array['usage', 'create']) p where has_schema_privilege(%s, 'leasehold', p)"
+    assert owner.execute(query, [names[role]]).fetchall() == ([] if role == "nobody" else [("usage",)])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_calls_are_taken_or_refused_as_the_matrix_says(login: Login, role: str) -> None:
+    with login(role) as connection:
+        for name, roles in MATRIX.items():
+            for function in (name, f"{name}_v1"):
+                sqlstate = sqlstate_of(connection, f"select * from leasehold.{function}({CALLS.get(name, '')})")
+                # LH002: there is no such job; who gets that far was allowed to ask.
+                expected = (None, "LH002") if role in roles else ("42501",)
+                assert sqlstate in expected, f"{role} calls {function}"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_helpers_and_tables_are_refused_to_every_role(login: Login, role: str) -> None:
+    with login(role) as connection:
+        for call in HELPER_CALLS:
+            assert sqlstate_of(connection, f"select leasehold.{call}") == "42501", call
+        for table in TABLES:
+            for statement in ("select * from", "delete from", "truncate"):
+                assert sqlstate_of(connection, f"{statement} leasehold.{table}") == "42501", f"{statement} {table}"
+        for view in VIEWS:
+            seen = sqlstate_of(connection, f"select * from leasehold.{view}") is None
+            assert seen == (role in ("viewer", "operator")), view
+            assert sqlstate_of(connection, f"delete from leasehold.{view}") == "42501"
+
+
+def sqlstate_of(connection: psycopg.Connection, statement: str) -> str | None:
+    try:
+        connection.execute(statement)
+    except psycopg.Error as error:
+        return error.sqlstate
+    return None
+
+
+def test_a_viewer_sees_every_job_and_nothing_of_what_it_carries(login: Login, owner: psycopg.Connection) -> None:
+    with login("producer") as producer, login("worker") as worker, login("operator") as operator:
+        producer.execute(
+            "select leasehold.enqueue('k', '{\"a\": \"secret payload\"}', idempotency_key => 'secret intent',"
+            " exclusive_key => 'secret key', tags => '{secret tag}')"
+        )
+        producer.execute("select leasehold.enqueue('k', payload => '{\"a\": \"secret payload\"}')")
+        claimed = worker.execute("select id, payload from leasehold.claim('w', count => 2)").fetchall()
+        (first, payload), (second, _) = claimed
+        assert payload == {"a": "secret payload"}
+        worker.execute("select leasehold.complete('w', array[%s], '{1}', array['\"secret result\"'::jsonb])", [first])
+        error = '{"class": "ValueError", "message": "secret message", "traceback": "secret traceback"}'
+        worker.execute("select leasehold.fail('w', %s, 1, error => %s)", [second, error])
+        operator.execute("select leasehold.cancel(%s, 'secret reason')", [second])
+    assert "secret" in str(owner.execute("select j::text from leasehold.jobs j").fetchall())
+    with login("viewer") as viewer:
+        for view, columns in VIEWS.items():
+            cursor = viewer.execute(f"select * from leasehold.{view}")
+            assert [column.name for column in cursor.description or ()] == columns
+            rows = cursor.fetchall()
+            assert "secret" not in str(rows)
+            assert len(rows) == {"job_overview": 2, "attempt_overview": 1}.get(view, 0)
+        statuses = viewer.execute("select status from leasehold.job_overview").fetchall()
+        assert sorted(statuses) == [("CANCELLED",), ("COMPLETED",)]
+        with pytest.raises(InsufficientPrivilege):
+            viewer.execute("select payload from leasehold.jobs")
+
+
+def test_what_is_granted_runs_as_its_owner_with_a_search_path_that_ends_in_pg_temp(owner: psycopg.Connection) -> None:
+    rows = owner.execute(
+        "select oid::regprocedure::text, proname, prosecdef, coalesce(proconfig, '{}') from pg_proc"
+        f" where {IN_SCHEMA}"
+    ).fetchall()
+    for signature, name, definer, settings in rows:
+        paths = [setting for setting in settings if setting.startswith("search_path=")]
+        if name not in HELPERS:
+            assert definer, f"{signature} runs with the caller's rights"
+        if definer:
+            assert paths == ["search_path=leasehold, pg_temp"], signature
+
+
+def test_every_version_has_its_stable_name_with_the_same_arguments_and_results(owner: psycopg.Connection) -> None:
+    rows = owner.execute(
+        "select proname, pg_get_function_arguments(oid), pg_get_function_result(oid), provolatile, proretset"
+        f" from pg_proc where {IN_SCHEMA}"
+    ).fetchall()
+    versions = sorted((name.removesuffix("_v1"), *rest) for name, *rest in rows if name.endswith("_v1"))
+    stable = sorted((name, *rest) for name, *rest in rows if name in MATRIX)
+    assert stable == versions
+    assert len(stable) == len(MATRIX), "one signature for each name"
