@@ -119,7 +119,7 @@ class LeaseKeeper:
             except DatabaseUnavailable as error:
                 logger.warning("leases cannot be renewed: %s", error)
                 time.sleep(backoff.pause())
-            except LeaseholdError:
+            except Exception:  # whatever it is, this thread must go on
                 logger.exception("leases cannot be renewed")
                 time.sleep(backoff.pause())
             self._give_up()

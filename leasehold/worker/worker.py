@@ -1,4 +1,4 @@
-"""One worker process: puts the loops together, starts them and stops them in order."""
+"""One worker process: its options, its state, and the signals it understands."""
 
 import asyncio
 import logging
@@ -6,23 +6,17 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasehold.context import Capture
 from leasehold.db.link import Link
-from leasehold.db.listen import Listener
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError
-from leasehold.intent import DUE
-from leasehold.upkeep.sweeper import Sweeper
-from leasehold.worker.claimer import Claimer
-from leasehold.worker.finisher import Finisher
-from leasehold.worker.lease import LeaseKeeper
-from leasehold.worker.prober import Prober
+from leasehold.worker.parts import Parts
 from leasehold.worker.queues import Queues
-from leasehold.worker.runner import Runner
 from leasehold.worker.snapshot import Snapshot, State
 
 if TYPE_CHECKING:
@@ -83,7 +77,7 @@ class Worker:
         self.retired: str | None = None
         """Why the worker stopped by itself, if it did: somebody should start another."""
         self._told = False
-        self._parts: tuple[Runner, LeaseKeeper, Listener] | None = None
+        self._parts: Parts | None = None
 
     def stop(self) -> None:
         """Stop claiming, let running jobs finish; called again: give them back at once."""
@@ -120,69 +114,55 @@ class Worker:
         if self._stopping.is_set():
             state = "draining"
         elif self._parts is not None and self.started.is_set():
-            state = "working" if self._parts[2].listening.is_set() else "waiting for the database"
+            state = "working" if self._parts.listener.listening.is_set() else "waiting for the database"
         return Snapshot(
-            worker=self.id, pid=os.getpid(), state=state, running=self._parts[0].running if self._parts else 0,
+            worker=self.id, pid=os.getpid(), state=state, running=self._parts.runner.running if self._parts else 0,
             slots=self.options.slots, finished=self.finished, at=time.time(),
         )  # fmt: skip
 
     @property
     def sound(self) -> bool:
         """Whether the thread that keeps the leases lives, or is not needed: yet, or any more."""
-        return self._parts is None or not self.started.is_set() or self._parts[1].alive
+        return self._parts is None or not self.started.is_set() or self._parts.keeper.alive
 
     async def run(self) -> None:
         """Work until stopped."""
         if not self.app.tasks:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")
-        database = await self.app.adatabase()
-        prepare = self.app.settings.prepare
-        links = {
-            name: Link(database.dsn, name=f"leasehold {name} {self.id}", prepare=prepare)
-            for name in ("claimer", "finisher", "upkeep")
-        }
-        keeper = LeaseKeeper(self, database, prepare=prepare)
-        finisher = Finisher(self, links["finisher"], database.store, keeper)
-        runner = Runner(self, finisher, keeper)
-        claimer = Claimer(self, links["claimer"], database.store, runner)
-        sweeper = Sweeper(links["upkeep"], database.store, self.app.telemetry)
-        finisher.on_retry = lambda: sweeper.hint(due=True)
-        listener = Listener(
-            database.dsn, schema=database.store.schema, name=f"leasehold listener {self.id}",
-            hint=lambda queue: _spread(queue, claimer, sweeper),
-        )  # fmt: skip
-        prober = Prober(links["upkeep"], database.store, listener)
-        claimer.hints_arrive = lambda: prober.well
-        self._parts = (runner, keeper, listener)
-        await self._announce(links["upkeep"])
-        keeper.start()
-        capture = Capture(level=logging.INFO)
-        logging.getLogger().addHandler(capture)
-        logging.getLogger("leasehold.task").setLevel(logging.INFO)
-        loops = [
-            asyncio.create_task(part.run(), name=type(part).__name__)
-            for part in (claimer, finisher, sweeper, listener, prober)
-        ]
-        self.started.set()
-        logger.info("worker %s: %d slots, kinds %s", self.id, self.options.slots, ", ".join(sorted(self.app.tasks)))
-        try:
-            await self._until_stopped(loops)
-        finally:
-            logging.getLogger().removeHandler(capture)
-            await self._shut_down(loops, claimer, runner, finisher, keeper, links)
+        parts = self._parts = Parts(self, await self.app.adatabase())
+        if not await self._announced(parts.upkeep_link):
+            await parts.close()
+            return
+        with _captured_logs():
+            parts.start()
+            self.started.set()
+            logger.info("worker %s: %d slots, kinds %s", self.id, self.options.slots, ", ".join(sorted(self.app.tasks)))
+            try:
+                await self._until_stopped(parts.loops)
+            finally:
+                await parts.shut_down(self.options.grace, self._hurry)
+        logger.info("worker %s stopped", self.id)
 
-    async def _announce(self, link: Link) -> None:
-        leases = {kind: task.options.lease for kind, task in self.app.tasks.items()}
-        await link.insist(
-            (await self.app.adatabase()).store.start_worker(
-                self.id,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                queues=None if self.options.queues is None else list(self.options.queues),
-                leases=leases,
-                slots=self.options.slots,
-            )
+    async def _announced(self, link: Link) -> bool:
+        """Say who we are and what our tasks need; False if we were told to stop before the database answered."""
+        call = self.store.start_worker(
+            self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=None if self.options.queues is None else list(self.options.queues),
+            leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
+            slots=self.options.slots,
         )
+        announcing = asyncio.create_task(link.insist(call))
+        stopping = asyncio.create_task(self._stopping.wait())
+        done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if announcing in done:
+            announcing.result()
+            return True
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        return False
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Return when told to stop; raise if a loop ends by itself, which is a defect."""
@@ -193,40 +173,14 @@ class Worker:
             loop.result()
             raise RuntimeError(f"the {loop.get_name()} loop ended")
 
-    async def _shut_down(
-        self,
-        loops: list[asyncio.Task[None]],
-        claimer: Claimer,
-        runner: Runner,
-        finisher: Finisher,
-        keeper: LeaseKeeper,
-        links: dict[str, Link],
-    ) -> None:
-        """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
-        await claimer.stop()
-        await runner.drain(self.options.grace, self._hurry)
-        await finisher.drain()
-        keeper.stop()
-        await self._quietly(lambda: links["upkeep"].run(self.app.database.store.stop_worker(self.id)))
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-        for link in links.values():
-            await link.close()
-        logger.info("worker %s stopped", self.id)
 
-    @staticmethod
-    async def _quietly(step: Callable[[], Awaitable[object]]) -> None:
-        try:
-            async with asyncio.timeout(2):
-                await step()
-        except Exception as error:  # noqa: BLE001 (a courtesy to onlookers; leases are what counts)
-            logger.debug("while stopping: %s", error)
-
-
-def _spread(queue: str, claimer: Claimer, sweeper: Sweeper) -> None:
-    """Pass a hint on to whom it concerns."""
-    due = queue == DUE
-    if not due:
-        claimer.hint(queue)
-    sweeper.hint(due=due or not queue)
+@contextmanager
+def _captured_logs() -> Iterator[None]:
+    """Keep what is logged while a job runs, whichever logger it goes to, with the job."""
+    capture = Capture(level=logging.INFO)
+    logging.getLogger().addHandler(capture)
+    logging.getLogger("leasehold.task").setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(capture)

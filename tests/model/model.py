@@ -155,9 +155,7 @@ class Model:
         met.add(job.exclusive_key)
         holder = self.holder(job.exclusive_key)
         if holder is None:
-            # The key is free, but only the best of those that were passed over has been put back.
-            put_back = any(s.state == "queued" and not s.passed_over for s in self._siblings(job.exclusive_key))
-            return not (job.passed_over and put_back) or job.id in answer
+            return True
         if holder.lease_expires_at > self.now:
             return False
         if job.passed_over and job.id not in answer:
@@ -303,9 +301,11 @@ class Model:
     def _stop(self, job: Job, state: str, reason: str | None = None) -> None:
         """It runs, or waits for its turn, no longer: others of its key may."""
         self._move(job, state, reason)
-        waiting = self._in_order(s for s in self._siblings(job.exclusive_key or "") if s.passed_over)
-        for best in waiting[:1]:
-            best.passed_over = False
+        served: set[tuple[str, str]] = set()
+        for sibling in self._in_order(s for s in self._siblings(job.exclusive_key or "") if s.passed_over):
+            if (sibling.queue, sibling.kind) not in served:
+                served.add((sibling.queue, sibling.kind))
+                sibling.passed_over = False
 
     # What time and people do
 

@@ -28,7 +28,6 @@ def test_every_history_of_calls_ends_as_the_model_says(dsn: str, record_property
         assert sorted(everything - ELSEWHERE - database.called.keys()) == [], "give each new function its rule"
 
 
-@pytest.mark.xfail(reason="of the jobs behind a key only the best is put back, whoever asks for it", strict=True)
 def test_a_job_whose_key_is_free_does_not_wait_for_a_sibling_that_nobody_asks_for(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
 

@@ -4,8 +4,8 @@
 --
 -- A job found behind a busy key is *parked*: it stays queued but leaves the index that claims read, so that
 -- a backlog of such jobs is walked once and not by every claim. Whenever a job of a key stops running, or
--- leaves the queue without running, the best parked job of that key is put back. So while a key has parked
--- jobs, it also has one that runs or may run.
+-- leaves the queue without running, the best parked job of that key in each lane is put back. So while a key
+-- has parked jobs, it also has one that runs or may run.
 
 -- Of the given locked jobs, those that may run now; keys are taken over, siblings parked. 7 statements for
 -- any number of jobs. `taken` are the jobs that the same claim took before and has not yet marked as running:
@@ -62,17 +62,30 @@ begin
   return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null) || won;
 end $$;
 
--- Put the best parked job of each key back among the runnable ones.
+-- Put the best parked job of each key back among the runnable ones: of each queue and kind, because nobody may be
+-- there to claim the best of all.
 create or replace function unpark(keys text[]) returns void language plpgsql
 as $$
 declare
   queues text[];
 begin
-  with best as materialized (
-    select b.id from (select distinct unnest(keys) as key) k
+  with recursive lane(key, queue, kind) as (
+    select k.key, f.queue, f.kind from (select distinct unnest(keys) as key) k
+    cross join lateral (
+      select j.queue, j.kind from jobs j
+      where j.exclusive_key = k.key and j.state = 'queued' and j.parked
+      order by j.queue, j.kind limit 1) f
+    union all
+    select l.key, n.queue, n.kind from lane l
+    cross join lateral (
+      select j.queue, j.kind from jobs j
+      where j.exclusive_key = l.key and j.state = 'queued' and j.parked and (j.queue, j.kind) > (l.queue, l.kind)
+      order by j.queue, j.kind limit 1) n
+  ), best as materialized (
+    select b.id from lane l
     cross join lateral (
       select j.id from jobs j
-      where j.exclusive_key = k.key and j.state = 'queued' and j.parked
+      where j.exclusive_key = l.key and j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and j.parked
       order by -j.priority, j.id limit 1 for update skip locked) b
   ), freed as (
     update jobs j set parked = false from best where j.id = best.id returning j.queue)

@@ -84,8 +84,8 @@ create index jobs_due on jobs (run_at) where state in ('created', 'retry') and a
 create index jobs_finished on jobs (state, finished_at) where state in ('success', 'dead');
 -- At most one current job per exclusive key. Costs jobs with an exclusive key only.
 create unique index jobs_current on jobs (exclusive_key) where is_current;
--- Who waits for an exclusive key. Costs jobs with an exclusive key only.
-create index jobs_exclusive_waiting on jobs (exclusive_key, (-priority), id)
+-- Who waits for an exclusive key, lane by lane. Costs jobs with an exclusive key only.
+create index jobs_exclusive_waiting on jobs (exclusive_key, queue, kind, (-priority), id)
   where state = 'queued' and exclusive_key is not null;
 
 -- The audit trail: one row for each attempt that did not end in success. Only prune ever deletes.

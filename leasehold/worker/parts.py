@@ -1,0 +1,87 @@
+"""The loops of one worker, what connects them, and the order in which they start and end."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from leasehold.db.link import Link
+from leasehold.db.listen import Listener
+from leasehold.intent import DUE
+from leasehold.upkeep.sweeper import Sweeper
+from leasehold.worker.claimer import Claimer
+from leasehold.worker.finisher import Finisher
+from leasehold.worker.lease import LeaseKeeper
+from leasehold.worker.prober import Prober
+from leasehold.worker.runner import Runner
+
+if TYPE_CHECKING:
+    from leasehold.db.pool import Database
+    from leasehold.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class Parts:
+    """Each loop has a connection of its own; the claimer never waits behind a report, nor a lease behind either."""
+
+    def __init__(self, worker: "Worker", database: "Database") -> None:
+        prepare, store = worker.app.settings.prepare, database.store
+        self._worker = worker
+        self._links = {
+            name: Link(database.dsn, name=f"leasehold {name} {worker.id}", prepare=prepare)
+            for name in ("claimer", "finisher", "upkeep")
+        }
+        self.upkeep_link = self._links["upkeep"]
+        self.keeper = LeaseKeeper(worker, database, prepare=prepare)
+        self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper)
+        self.runner = Runner(worker, self.finisher, self.keeper)
+        self.claimer = Claimer(worker, self._links["claimer"], store, self.runner)
+        self.sweeper = Sweeper(self.upkeep_link, store, worker.app.telemetry)
+        self.listener = Listener(
+            database.dsn, schema=store.schema, name=f"leasehold listener {worker.id}", hint=self._hint
+        )
+        self.prober = Prober(self.upkeep_link, store, self.listener)
+        self.finisher.on_retry = lambda: self.sweeper.hint(due=True)
+        self.claimer.hints_arrive = lambda: self.prober.well
+        self.loops: list[asyncio.Task[None]] = []
+
+    def _hint(self, queue: str) -> None:
+        """Pass a hint on to whom it concerns."""
+        due = queue == DUE
+        if not due:
+            self.claimer.hint(queue)
+        self.sweeper.hint(due=due or not queue)
+
+    def start(self) -> None:
+        """Start every loop, the keeper of the leases first."""
+        self.keeper.start()
+        self.loops = [
+            asyncio.create_task(part.run(), name=type(part).__name__)
+            for part in (self.claimer, self.finisher, self.sweeper, self.listener, self.prober)
+        ]
+
+    async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
+        """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
+        await self.claimer.stop()
+        await self.runner.drain(grace, hurry)
+        await self.finisher.drain()
+        self.keeper.stop()
+        await _quietly(lambda: self.upkeep_link.run(self._worker.store.stop_worker(self._worker.id)))
+        for loop in self.loops:
+            loop.cancel()
+        await asyncio.gather(*self.loops, return_exceptions=True)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for link in self._links.values():
+            await link.close()
+
+
+async def _quietly(step: Callable[[], Awaitable[object]]) -> None:
+    try:
+        async with asyncio.timeout(2):
+            await step()
+    except Exception as error:  # noqa: BLE001 (a courtesy to onlookers; leases are what counts)
+        logger.debug("while stopping: %s", error)
