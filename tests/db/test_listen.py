@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, suppress
 import psycopg
 import pytest
 
-from leasehold.db.listen import DUE, Listener
+from leasehold.db.listen import Listener
+from leasehold.intent import DUE
 
 NAME = "test listener"
 OURS = "from pg_stat_activity where application_name = %s and datname = current_database()"

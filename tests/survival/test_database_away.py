@@ -50,6 +50,7 @@ async def test_workers_outlive_the_database_and_go_on_when_it_returns(tmp_path: 
 
 
 def _open(dsn: str) -> Sql:
+    """Connect, as soon as the server lets us."""
     deadline = time.monotonic() + 20
     while True:
         try:

@@ -17,7 +17,7 @@ declare
 begin
   with finished as (
     update jobs j
-    set state = 'success', result = t.result, finished_at = at, finished_by = worker, updated_at = at,
+    set state = 'success', result = t.result, reason_detail = null, finished_at = at, finished_by = worker, updated_at = at,
         lease_owner = null, lease_expires_at = null
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
     where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
