@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from leasehold.app import App
 from leasehold.cli.console import say
@@ -82,6 +84,9 @@ class _WorkerProcess:
         self._command = [sys.executable, "-m", "leasehold", "worker", name, "--slots", str(slots), "--grace", "5"]
         self._process: asyncio.subprocess.Process | None = None
         self.deaths = 0
+        self.news = ""
+        """What happened last."""
+        self.tell: Callable[[str], None] = say
 
     @property
     def pid(self) -> int | None:
@@ -95,9 +100,10 @@ class _WorkerProcess:
             )
             _, errors = await self._process.communicate()
             self.deaths += 1
-            say(f"the worker ended ({_how(self._process.returncode)}); starting another")
+            self.news = f"worker {self._process.pid} ended ({_how(self._process.returncode)}); starting another"
             if self._process.returncode not in {0, -signal.SIGKILL}:
-                say(errors.decode(errors="replace")[-2000:])
+                self.news += "\n" + errors.decode(errors="replace")[-2000:].strip()
+            self.tell(self.news)
             await asyncio.sleep(0.5)
 
     async def stop(self) -> None:
@@ -119,9 +125,11 @@ async def _show(app: App, worker: _WorkerProcess) -> None:
         while True:
             say(_line(await _counts(app), worker))
             await asyncio.sleep(2)
+    worker.tell = lambda _news: None  # it stands below the table; a line of its own would break the picture
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
-            live.update(_table(await _counts(app), worker), refresh=True)
+            counts = await _counts(app)
+            live.update(Group(_table(counts), *map(Text, _below(counts, worker))), refresh=True)
             await asyncio.sleep(0.25)
 
 
@@ -143,8 +151,8 @@ def _line(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> str:
     return f"{states}  ({counts.get('success in 10 s', (0, False))[0] / 10:.1f}/s, worker {worker.pid or 'none'})"
 
 
-def _table(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> Table:
-    table = Table(title="Leasehold", caption=_caption(counts, worker), caption_justify="left", title_justify="left")
+def _table(counts: dict[str, tuple[int, bool]]) -> Table:
+    table = Table(title="Leasehold", title_justify="left")
     table.add_column("state")
     table.add_column("jobs", justify="right")
     table.add_column("what they do", style="dim")
@@ -153,8 +161,7 @@ def _table(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> Table
     return table
 
 
-def _caption(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> str:
+def _below(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> list[str]:
     rate = counts.get("success in 10 s", (0, False))[0] / 10
-    pid = worker.pid
-    hint = f"worker {pid}: try `kill -9 {pid}`" if pid else "no worker"
-    return f"{rate:.1f} done per second · {hint} · killed so far: {worker.deaths} · Ctrl-C ends"
+    hint = f"worker {worker.pid}: try  kill -9 {worker.pid}" if worker.pid else "no worker"
+    return [f"{rate:.1f} done per second · {hint} · died so far: {worker.deaths} · Ctrl-C ends", worker.news]
