@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -60,6 +60,7 @@ class JobContext:
         self._progress: tuple[float, str] | None = None
         self._lines: list[LogLine] = []
         self._captured = 0
+        self.on_heartbeat: Callable[[], None] = lambda: None
 
     # -- for the task
 
@@ -76,6 +77,11 @@ class JobContext:
         """
         if self._stop is not None:
             raise self._stop
+
+    def heartbeat(self) -> None:
+        """Renew the lease, and write progress and log lines, now instead of at the next turn. Also a checkpoint."""
+        self.checkpoint()
+        self.on_heartbeat()
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the job is, from 0 to 1. Written with the next heartbeat; only the latest counts."""

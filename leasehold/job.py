@@ -11,7 +11,7 @@ from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
 
 if TYPE_CHECKING:
     from leasehold.app import App
-    from leasehold.db.store import JobStatus
+    from leasehold.db.store import JobStatus, Obstacle
 
 R = TypeVar("R")
 
@@ -76,6 +76,15 @@ class Job(Generic[R]):
                 return self._outcome(now)
             await asyncio.sleep(pause)
         raise self._late(timeout)
+
+    def explain(self) -> "list[Obstacle]":
+        """Why the job is not running: nothing, if it may be taken any moment."""
+        return self._app.database.run(self._app.database.store.explain(self.id))
+
+    async def aexplain(self) -> "list[Obstacle]":
+        """Why the job is not running: nothing, if it may be taken any moment."""
+        database = await self._app.adatabase()
+        return await database.arun(database.store.explain(self.id))
 
     def cancel(self, why: str | None = None) -> bool:
         """Stop the job for good; False if it has already ended otherwise."""

@@ -39,11 +39,14 @@ _TEXTS = {
     "owned": "select id, attempt, claim_id from {}.owned_v1(%s)",
     "sweep": "select {}.sweep_v1(%s)",
     "promote": "select {}.promote_v1(%s)",
-    "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s)",
+    "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s, %s)",
+    "explain": "select reason, detail, blocker, until from {}.explain_v1(%s)",
     "hint": "select {}.hint_v1(%s::text[])",
     "next_due": "select {}.next_due_v1()",
     "cancel": "select {}.cancel_v1(%s, %s)",
     "retry": "select {}.retry_v1(%s)",
+    "set_limit": "select {}.set_limit_v1(%s, %s, %s)",
+    "drop_limit": "select {}.drop_limit_v1(%s, %s)",
     "start_worker": "select {}.start_worker_v1(%s, %s, %s, %s::text[], %s::text[], %s::double precision[], %s)",
     "stop_worker": "select {}.stop_worker_v1(%s)",
     "counts": "select state, jobs, capped from {}.counts_v1(%s)",
@@ -101,6 +104,23 @@ class JobStatus:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One reason why a job is not running."""
+
+    reason: str
+    """`run_at`, `backoff`, `exclusive_key`, `limit`, `no_worker_for_kind`, `no_worker_for_queue`, …"""
+
+    detail: str
+    """The same in words."""
+
+    blocker: UUID | None
+    """The job that stands in the way."""
+
+    until: datetime | None
+    """When it will be over, where that is known."""
 
 
 class Store:
@@ -198,9 +218,15 @@ class Store:
         """Make due jobs runnable."""
         return Call(self._sql["promote"], (limit,), _scalar, repeatable=True)
 
-    def upkeep(self, limit: int = 1000) -> Call[tuple[int, int, float | None]]:
+    def upkeep(self, worker: str, limit: int = 1000) -> Call[tuple[int, int, float | None]]:
         """Sweep and promote; gives how many of each, and the seconds until there may be more to do."""
-        return Call(self._sql["upkeep"], (limit,), lambda rows: (rows[0][0], rows[0][1], rows[0][2]), repeatable=True)
+        return Call(
+            self._sql["upkeep"], (limit, worker), lambda rows: (rows[0][0], rows[0][1], rows[0][2]), repeatable=True
+        )
+
+    def explain(self, job_id: UUID) -> Call[list[Obstacle]]:
+        """Why the job is not running: nothing, if it may be taken any moment."""
+        return Call(self._sql["explain"], (job_id,), lambda rows: [Obstacle(*row) for row in rows], repeatable=True)
 
     def hint(self, names: Sequence[str]) -> Call[None]:
         """Say that these queues have work."""
@@ -217,6 +243,14 @@ class Store:
     def retry(self, job_id: UUID) -> Call[bool]:
         """Give a dead job another chance."""
         return Call(self._sql["retry"], (job_id,), _scalar)
+
+    def set_limit(self, scope: str, name: str, max_running: int) -> Call[None]:
+        """Let at most `max_running` jobs run: in all, of a queue, of a kind, of the keys that begin with a prefix."""
+        return Call(self._sql["set_limit"], (scope, name, max_running), _nothing, repeatable=True)
+
+    def drop_limit(self, scope: str, name: str) -> Call[bool]:
+        """Take a limit away; False: there was none."""
+        return Call(self._sql["drop_limit"], (scope, name), _scalar, repeatable=True)
 
     def start_worker(
         self,

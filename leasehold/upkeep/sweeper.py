@@ -21,7 +21,8 @@ _IDLE_PAUSE = 20.0
 class Sweeper:
     """The loop that runs `sweep` and `promote` when something is due."""
 
-    def __init__(self, link: Link, store: Store, telemetry: Telemetry) -> None:
+    def __init__(self, worker: str, link: Link, store: Store, telemetry: Telemetry) -> None:
+        self._worker = worker
         self._link = link
         self._telemetry = telemetry
         self._store = store
@@ -54,7 +55,7 @@ class Sweeper:
     async def _round(self) -> float:
         """Do what is due; give the seconds until something may be due again."""
         while True:
-            swept, promoted, due = await self._link.run(self._store.upkeep(_BATCH))
+            swept, promoted, due = await self._link.run(self._store.upkeep(self._worker, _BATCH))
             if swept or promoted:
                 self._telemetry.emit("upkeep.done", swept=swept, promoted=promoted)
             if max(swept, promoted) < _BATCH:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -36,6 +37,7 @@ class _Held:
     lease: float
     renewed: float
     context: JobContext | None = None
+    urgent: bool = False
 
     @property
     def renew_at(self) -> float:
@@ -94,6 +96,11 @@ class LeaseKeeper:
             held = self._held.get(token.id)
             if held is not None and held.token == token:
                 held.context = context
+                context.on_heartbeat = partial(self._soon, held)
+
+    def _soon(self, held: _Held) -> None:
+        held.urgent = True
+        self._changed.set()
 
     def let_go(self, token: Token) -> None:
         """The job has ended, or another attempt of it is held by now."""
@@ -134,9 +141,9 @@ class LeaseKeeper:
         """One statement for every lease that is due, and for those that soon would be."""
         asked = time.monotonic()
         with self._guard:
-            if all(held.renew_at > asked for held in self._held.values()):
+            if not any(held.urgent or held.renew_at <= asked for held in self._held.values()):
                 return
-            due = [held for held in self._held.values() if held.renew_at - held.lease / 6 <= asked]
+            due = [held for held in self._held.values() if held.urgent or held.renew_at - held.lease / 6 <= asked]
         self._write_lines(due)
         progress = [None if held.context is None else held.context.take_progress() for held in due]
         try:
@@ -149,6 +156,7 @@ class LeaseKeeper:
         for held in due:
             if held.token.id in kept:
                 held.renewed = asked
+                held.urgent = False
             else:
                 self._lose(held)
 

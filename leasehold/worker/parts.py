@@ -37,7 +37,7 @@ class Parts:
         self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper)
         self.runner = Runner(worker, self.finisher, self.keeper)
         self.claimer = Claimer(worker, self._links["claimer"], store, self.runner)
-        self.sweeper = Sweeper(self.upkeep_link, store, worker.app.telemetry)
+        self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry)
         self.listener = Listener(
             database.dsn, schema=store.schema, name=f"leasehold listener {worker.id}", hint=self._hint
         )

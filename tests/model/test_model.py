@@ -12,8 +12,8 @@ EXAMPLES = int(os.environ.get("LEASEHOLD_MODEL_EXAMPLES", "0"))
 """How many histories a long run tries, new ones each time; without it, the same ones in every run."""
 
 
-ELSEWHERE = {"set_limit", "drop_limit"}
-"""What the model leaves out: limits have laws and tests of their own."""
+ELSEWHERE = {"set_limit", "drop_limit", "explain"}
+"""What the model leaves out: these have laws and tests of their own."""
 
 
 @pytest.mark.timeout(0 if EXAMPLES else 300)

@@ -37,6 +37,7 @@ MATRIX = {
     "set_limit": {"operator"},
     "drop_limit": {"operator"},
     "counts": {"operator", "viewer"},
+    "explain": {"operator", "viewer"},
 }
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
@@ -91,6 +92,7 @@ CALLS = {
     "cancel": NO_ID,
     "retry": NO_ID,
     "logs": NO_ID,
+    "explain": NO_ID,
     "set_limit": "'queue', 'q', 1",
     "drop_limit": "'queue', 'q'",
 }

@@ -33,6 +33,22 @@ async def test_progress_is_written_with_the_heartbeat(app: App, sql: Sql) -> Non
         await job.aresult(10)
 
 
+async def test_a_heartbeat_of_the_task_writes_progress_at_once(app: App, sql: Sql) -> None:
+    go = asyncio.Event()
+
+    @app.task(kind="long", lease=600)
+    async def long() -> None:
+        current_job().progress(0.9)
+        current_job().heartbeat()
+        await go.wait()
+
+    async with working(app):
+        job = await long.aenqueue()
+        await until(lambda: row(sql, job)["progress"] == pytest.approx(0.9), within=3)
+        go.set()
+        await job.aresult(10)
+
+
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
 async def test_progress_that_makes_no_sense_fails_the_task_that_claims_it(app: App, wrong: float) -> None:
     @app.task(kind="odd", retry=NoRetry())

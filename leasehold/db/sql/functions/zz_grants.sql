@@ -10,8 +10,8 @@ declare
       "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds",
       "status", "lease_seconds"],
     "leasehold_operator": ["accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "status",
-      "counts", "logs", "set_limit", "drop_limit", "lease_seconds"],
-    "leasehold_viewer": ["counts", "lease_seconds"]
+      "counts", "explain", "logs", "set_limit", "drop_limit", "lease_seconds"],
+    "leasehold_viewer": ["counts", "explain", "lease_seconds"]
   }';
 begin
   execute format('revoke all on schema %I from public', schema_name);

@@ -1,0 +1,65 @@
+-- Why is this job not running? Every reason that holds at this moment, the one to look at first on top; none when any
+-- worker may take it any moment. `blocker` is the job that stands in the way, where it is one.
+-- Errors: LH002 job_unknown.
+
+create or replace function explain_v1(job_id uuid)
+returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable
+security definer set search_path from current
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz := clock();
+  job jobs;
+  live text[];        -- the workers that were seen in the last minute
+  know_kind integer;
+  serve_queue integer;
+begin
+  select * into job from jobs j where j.id = explain_v1.job_id;
+  if not found then
+    perform refuse('LH002', 'job_unknown', format('no job has the id %s', explain_v1.job_id));
+  end if;
+  if job.state in ('success', 'dead') then
+    return query select 'finished', format('it ended as %s at %s', job.state, job.finished_at), null::uuid, null::timestamptz;
+    return;
+  elsif job.state = 'running' then
+    return query select case when job.lease_expires_at > at then 'running' else 'lease_expired' end,
+      format('worker %s has it until %s', job.lease_owner, job.lease_expires_at), null::uuid, job.lease_expires_at;
+    return;
+  end if;
+  if not job.accepted then
+    return query select 'not_accepted', 'it was submitted, and the answer was never given: repeat the submission',
+      null::uuid, null::timestamptz;
+  end if;
+  if job.run_at > at then
+    return query select case job.state when 'retry' then 'backoff' else 'run_at' end,
+      format('it may run from %s on', job.run_at), null::uuid, job.run_at;
+  end if;
+  return query
+    select 'exclusive_key', format('job %s of the same exclusive key is running', h.id), h.id, h.lease_expires_at
+    from jobs h where h.exclusive_key = job.exclusive_key and h.is_current and h.state is not distinct from 'running'
+      and h.lease_expires_at > at;
+  return query
+    select 'limit', format('%s jobs may run under the %s limit %L, and as many do', l.max_running, l.scope, l.name),
+      null::uuid, null::timestamptz
+    from limits l
+    where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
+            else starts_with(job.exclusive_key, l.name) end
+      and running_under(l) >= l.max_running;
+  select array_agg(w.id), count(*) filter (where job.kind = any(w.kinds)),
+         count(*) filter (where job.kind = any(w.kinds) and (w.queues is null or job.queue = any(w.queues)))
+  into live, know_kind, serve_queue
+  from workers w where w.stopped_at is null and w.seen_at > at - interval '1 minute';
+  if know_kind = 0 then
+    return query select 'no_worker_for_kind', format('no live worker knows the kind %L (%s are live)', job.kind,
+      coalesce(cardinality(live), 0)), null::uuid, null::timestamptz;
+  elsif serve_queue = 0 then
+    return query select 'no_worker_for_queue', format('no live worker that knows the kind %L serves the queue %L',
+      job.kind, job.queue), null::uuid, null::timestamptz;
+  end if;
+end $$;
+
+create or replace function explain(job_id uuid)
+returns table (reason text, detail text, blocker uuid, until timestamptz) language sql stable
+security definer set search_path from current
+as $$ select * from explain_v1(job_id) $$;
