@@ -15,7 +15,7 @@ test: $(VENV)/.installed-test ## every test, on the embedded PostgreSQL
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each other PostgreSQL that is here
-	$(BIN)/python tests/matrix.py -n $(JOBS)
+	$(BIN)/python tests/matrix.py -n $(JOBS) $(MATRIX)
 
 survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
 	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/sql/test_limits_races.py --timeout 3600
