@@ -28,8 +28,13 @@ INVARIANTS = {
         select exclusive_key from jobs where state = 'running' and exclusive_key is not null
         group by exclusive_key having count(*) > 1""",
     "parked with nobody left to unpark it": """
-        select j.id from jobs j where j.parked and not exists (
+        select j.id from jobs j where j.parked and j.parked_under is null and not exists (
           select from jobs o where o.exclusive_key = j.exclusive_key
+            and (o.state = 'running' or o.state = 'queued' and (not o.parked or o.parked_under is not null)))""",
+    "parked under no limit, or under one with nobody left to unpark it": """
+        select j.id from jobs j left join limits l on l.scope = 'key' and l.name = j.parked_under
+        where j.parked and j.parked_under is not null and l.max_running is distinct from 0 and not exists (
+          select from jobs o where starts_with(o.exclusive_key, l.name)
             and (o.state = 'running' or o.state = 'queued' and not o.parked))""",
     # Every claim but the one that runs, or the one that succeeded, has exactly one row in attempts.
     "attempts with a gap": """

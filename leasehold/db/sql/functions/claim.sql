@@ -117,9 +117,9 @@ begin
     order by j.id for update skip locked) t;
 end $$;
 
--- Lock up to `wanted` jobs that may run now, exclusive keys settled. `limited`: there are limits; lanes may come with
--- the room of their queue and of their kind.
-create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz, limited boolean default false)
+-- Lock up to `wanted` jobs that may run now, exclusive keys settled. Lanes may come with the room of their queue and of
+-- their kind; `keys_limited`: there are limits on keys.
+create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz, keys_limited boolean default false)
 returns uuid[] language plpgsql
 as $$
 declare
@@ -138,7 +138,8 @@ declare
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
          array_agg(coalesce(l.id, '00000000-0000-0000-0000-000000000000')),
-         case when limited then array_agg(l.queue_room) end, case when limited then array_agg(l.kind_room) end
+         case when count(coalesce(l.queue_room, l.kind_room)) > 0 then array_agg(l.queue_room) end,
+         array_agg(l.kind_room)
   into queues, kinds, ranks, ids, queue_rooms, kind_rooms
   from jsonb_to_recordset(lanes) as l(queue text, kind text, priority smallint, id uuid, queue_room integer,
     kind_room integer);
@@ -154,7 +155,7 @@ begin
     end if;
     exit when found_now.last_id is null;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
-    if limited and found_now.exclusive then
+    if keys_limited and found_now.exclusive then
       under_keys := admit_keys(found_now.ids, won, taken, not waited);
       won := under_keys.admitted;
       waited := waited or under_keys.touched;
@@ -211,7 +212,7 @@ declare
   token uuid := coalesce(claim_v1.claim_id, gen_random_uuid());
   look jsonb := claim_v1.lanes;
   leases jsonb;
-  limited boolean;
+  limited record;
   room integer := claim_v1.count;
   taken uuid[];
   at timestamptz;
@@ -229,13 +230,16 @@ begin
       order by -j.priority, j.id;
     return;
   end if;
+  if limited.of_keys then
+    perform expire_for_parked();
+  end if;
   if look is null then
     look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
   end if;
-  if limited then
+  if limited.of_lanes then
     select a.lanes, a.room into look, room from admit_lanes(look, room) a;
   end if;
-  taken := lock_runnable(look, room, clock(), limited);
+  taken := lock_runnable(look, room, clock(), limited.of_keys);
   if cardinality(taken) = 0 then
     return;
   end if;

@@ -12,7 +12,7 @@ declare
   at timestamptz;
   token uuid := coalesce(claim_job_v1.claim_id, gen_random_uuid());
   target record;
-  limited boolean;
+  limited record;
   settled boolean;
 begin
   perform check_worker(worker);
@@ -24,7 +24,7 @@ begin
   if target.exclusive_key is not null then
     perform pg_advisory_xact_lock(exclusive_lock(target.exclusive_key));
   end if;
-  if limited and (
+  if limited.of_lanes and (
     select a.room < 1 from admit_lanes(
       jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1) a)
   then
@@ -38,7 +38,7 @@ begin
   end if;
   at := clock();
   settled := job_id = any(settle_exclusive(array[job_id], at, '{}'));
-  if settled and limited and target.exclusive_key is not null then
+  if settled and limited.of_keys and target.exclusive_key is not null then
     settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}', true) a);
   end if;
   if not settled then

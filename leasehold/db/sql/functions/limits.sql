@@ -14,9 +14,9 @@
 -- the prefix puts the best ones back; a claimer parks only behind a job that it has share-locked, or runs itself, so
 -- that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
 
--- Whether there are limits at all; every claim asks first. The table lock holds up nobody but set_limit and
--- drop_limit: they wait for claims that are under way and do not know of them.
-create or replace function limits_exist() returns boolean language plpgsql
+-- Whether there are limits on lanes (global, queue, kind) and on keys; every claim asks first. The table lock holds up
+-- nobody but set_limit and drop_limit: they wait for claims that are under way and do not know of them.
+create or replace function limits_exist(out of_lanes boolean, out of_keys boolean) language plpgsql
 as $$
 begin
   lock table limits in row share mode;
@@ -27,7 +27,8 @@ begin
       format('transaction isolation level %s', current_setting('transaction_isolation')),
       'where there are limits, claim under READ COMMITTED: an old snapshot cannot count what runs now');
   end if;
-  return exists (select from limits);
+  of_lanes := exists (select from limits l where l.scope in ('global', 'queue', 'kind'));
+  of_keys := exists (select from limits l where l.scope = 'key');
 end $$;
 
 -- How many jobs run under a limit, counted no further than the limit. Volatile: each call counts anew.
@@ -84,20 +85,32 @@ end $$;
 create or replace function admit_lanes(look jsonb, wanted integer, out lanes jsonb, out room integer) language plpgsql
 as $$
 declare
-  queues text[] := array(select distinct e ->> 'queue' from jsonb_array_elements(look) e);
-  kinds text[] := array(select distinct e ->> 'kind' from jsonb_array_elements(look) e);
+  queues text[];
+  kinds text[];
   applying limits[];
   rooms jsonb;
 begin
   lanes := look;
   room := wanted;
+  -- Almost always the end of it: look-ups whose cost does not depend on how many limits there are.
+  if not exists (select from limits l where l.scope = 'global') and not exists (
+    select from jsonb_to_recordset(look) e(queue text, kind text) cross join lateral (
+      select from limits l where l.scope = 'queue' and l.name = e.queue
+      union all
+      select from limits l where l.scope = 'kind' and l.name = e.kind
+      limit 1) l)
+  then
+    return;
+  end if;
   -- A first look without locks: those who find a limit exhausted do not queue up to be told so.
   for round in 1..2 loop
+    queues := array(select distinct e ->> 'queue' from jsonb_array_elements(lanes) e);
+    kinds := array(select distinct e ->> 'kind' from jsonb_array_elements(lanes) e);
     applying := array(
       select l from limits l
       where l.scope = 'global' or l.scope = 'queue' and l.name = any(queues) or l.scope = 'kind' and l.name = any(kinds)
       order by l.scope, l.name);
-    if cardinality(applying) = 0 or lanes is null then
+    if cardinality(applying) = 0 then
       return;
     end if;
     if round = 2 then
@@ -115,8 +128,6 @@ begin
       room := 0;
       return;
     end if;
-    queues := array(select distinct e ->> 'queue' from jsonb_array_elements(lanes) e);
-    kinds := array(select distinct e ->> 'kind' from jsonb_array_elements(lanes) e);
   end loop;
 end $$;
 
@@ -277,6 +288,27 @@ begin
       perform unpark_under(under, l.max_running - running_under(l));
     end if;
   end loop;
+end $$;
+
+-- Where jobs are parked under limits, sweep what has expired among the jobs with keys: a claim would not come across a
+-- limit behind which everybody is parked. One probe for each queue that has running jobs.
+create or replace function expire_for_parked() returns void language plpgsql
+as $$
+declare
+  at timestamptz := clock();
+begin
+  if not exists (select from jobs j where j.exclusive_key is not null and j.parked and j.parked_under is not null) then
+    return;
+  end if;
+  perform expire(array(
+    with recursive q(queue) as (
+      select min(j.queue) from jobs j where j.state = 'running'
+      union all
+      select (select min(j.queue) from jobs j where j.state = 'running' and j.queue > q.queue) from q where q.queue is not null)
+    select j.id from q cross join lateral (
+      select j.id from jobs j
+      where j.state = 'running' and j.queue = q.queue and j.lease_expires_at <= at and j.exclusive_key is not null
+      limit 100) j));
 end $$;
 
 -- These jobs have ended. Say so where a limit was exhausted until now: those who found it so are waiting.
