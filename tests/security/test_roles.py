@@ -43,10 +43,11 @@ EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
     "admit_keys", "admit_lanes", "announce", "announce_room", "backoff_seconds", "begin_claim", "check_failures",
     "check_intents", "check_limit", "check_worker", "client_status", "clock", "exclusive_lock", "expire",
-    "expire_for_parked", "expire_under", "failures_of", "intent_problem", "intents_of", "lanes_ready", "leases_of",
-    "limits_exist", "lock_lane", "lock_lanes", "lock_runnable", "park_under", "prefix_end", "record_intent", "refuse",
-    "refuse_transition", "room_under", "running_under", "settle_exclusive", "unpark", "unpark_again",
-    "unpark_forgotten", "unpark_limited", "unpark_under", "uuidv7", "verdict",
+    "expire_for_parked", "expired_under", "failures_of", "intent_problem", "intents_of", "lane_limits", "lanes_ready",
+    "lanes_with_room", "leases_of", "limits_exist", "lock_key_limits", "lock_lane", "lock_lanes", "lock_runnable",
+    "park_under", "prefix_end", "record_intent", "refuse", "refuse_transition", "room_under", "running_under",
+    "settle_exclusive", "unpark", "unpark_again", "unpark_forgotten", "unpark_limited", "unpark_under", "uuidv7",
+    "verdict",
 }  # fmt: skip
 """Nobody's. uuidv7 is ours only before PostgreSQL 18."""
 

@@ -207,6 +207,42 @@ def test_a_claim_holds_only_the_limits_that_it_uses(db, session, scope, name, he
         assert "ExclusiveLock" not in locks_of(session, claimer.info.backend_pid)
 
 
+def free_jobs(session) -> int:
+    with session.transaction(force_rollback=True):
+        return len(session.values("select id from jobs for update skip locked"))
+
+
+WAITERS = {
+    "claim": lambda session, _: claimed(session),
+    "claim_job": lambda session, ids: session.one("claim_job", job_id=ids[9], worker="v"),
+}
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("waiter", list(WAITERS))
+@pytest.mark.parametrize("scope", SCOPES)
+def test_whoever_waits_for_a_limit_has_locked_no_job(db, session, clock, scope, waiter, expired):
+    """SKIP LOCKED may wait for a row that was just updated: jobs held while waiting for a limit would be a deadlock."""
+    ids = fill(db, session)
+    set_limit(session, scope, NAMES[scope], 3)
+    if expired:
+        assert len(claimed(session)) == 3
+        clock.advance(15)
+    holder, other = db.connect(), db.connect()
+    with ThreadPoolExecutor(1) as pool:
+        with holder.transaction():
+            holder.execute("select from limits for no key update")
+            waiting = pool.submit(WAITERS[waiter], other, ids)
+            db.until(lambda: waiting.done() or blocked(session, other), "the limit is waited for")
+            if not waiting.done():  # whoever had to sweep first does not wait at all
+                assert free_jobs(session) == len(ids)
+        waiting.result()
+
+
+def blocked(session, other) -> bool:
+    return session.value("select cardinality(pg_blocking_pids(%s)) > 0", other.info.backend_pid)
+
+
 BAD = [
     ("tenant", "x", 1),
     (None, "x", 1),

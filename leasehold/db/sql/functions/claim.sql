@@ -132,7 +132,7 @@ declare
   found_now record;
   won uuid[];
   under_keys record;
-  waited boolean := false;    -- limits of keys are locked already
+  passed boolean := false;    -- somebody else was counting under a key limit
   fruitless integer := 0;     -- rounds in which key limits admitted nothing
   taken uuid[] := '{}';
 begin
@@ -156,16 +156,16 @@ begin
     exit when found_now.last_id is null;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
     if keys_limited and found_now.exclusive then
-      under_keys := admit_keys(found_now.ids, won, taken, not waited);
+      under_keys := admit_keys(found_now.ids, won, taken);
       won := under_keys.admitted;
-      waited := waited or under_keys.touched;
+      passed := passed or under_keys.passed;
       fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
     end if;
     taken := taken || won;
     exit when cardinality(taken) >= wanted;
     if fruitless >= 20 then
       -- A backlog under exhausted key limits is parked by several claims, not by one that takes for ever.
-      perform announce(queues);
+      passed := true;
       exit;
     end if;
     -- Go on behind what was looked at: rows that others hold, or that wait for their key.
@@ -190,6 +190,9 @@ begin
       exit when queues is null;
     end if;
   end loop;
+  if passed then
+    perform announce(array(select distinct l ->> 'queue' from jsonb_array_elements(lanes) l));
+  end if;
   return taken;
 end $$;
 
@@ -213,6 +216,7 @@ declare
   look jsonb := claim_v1.lanes;
   leases jsonb;
   limited record;
+  swept integer := 0;
   room integer := claim_v1.count;
   taken uuid[];
   at timestamptz;
@@ -231,13 +235,13 @@ begin
     return;
   end if;
   if limited.of_keys then
-    perform expire_for_parked();
+    swept := expire_for_parked();
   end if;
   if look is null then
     look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
   end if;
-  if limited.of_lanes then
-    select a.lanes, a.room into look, room from admit_lanes(look, room) a;
+  if limited.of_lanes or limited.of_keys then
+    select a.lanes, a.room into look, room from admit_lanes(look, room, swept = 0, limited.of_keys, null) a;
   end if;
   taken := lock_runnable(look, room, clock(), limited.of_keys);
   if cardinality(taken) = 0 then

@@ -24,9 +24,10 @@ begin
   if target.exclusive_key is not null then
     perform pg_advisory_xact_lock(exclusive_lock(target.exclusive_key));
   end if;
-  if limited.of_lanes and (
+  if (limited.of_lanes or limited.of_keys) and (
     select a.room < 1 from admit_lanes(
-      jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1) a)
+      jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1, true,
+      limited.of_keys and target.exclusive_key is not null, array[target.exclusive_key]) a)
   then
     return false;
   end if;
@@ -39,7 +40,7 @@ begin
   at := clock();
   settled := job_id = any(settle_exclusive(array[job_id], at, '{}'));
   if settled and limited.of_keys and target.exclusive_key is not null then
-    settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}', true) a);
+    settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}') a);
   end if;
   if not settled then
     return false;

@@ -7,12 +7,12 @@
 -- expired lease gives its place back by being swept on the spot. One that cannot be swept, because somebody is
 -- writing its row, still counts: that may be a heartbeat which found the lease alive a moment ago.
 --
--- Why nobody deadlocks. Limits of lanes are locked before those of keys, each in the order of their names and in one
--- statement; a later round of the same claim takes further ones only if they are free. Job rows are never waited for.
+-- Why nobody deadlocks over limits. A claim waits for them only while it has locked no job: first those of its lanes,
+-- then those of the keys it is about to meet, each in the order of their names and in one statement. Whoever has locked
+-- or swept jobs takes further limits only if they are free. The order matters because SKIP LOCKED may wait after all:
+-- where a row has just been updated, PostgreSQL waits for whoever has locked its new version.
 --
--- A job under an exhausted key limit is parked (see exclusive.sql), `parked_under` that limit. Each end of a job of
--- the prefix puts the best ones back; a claimer parks only behind a job that it has share-locked, or runs itself, so
--- that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
+-- Limits on keys park what they refuse: limits_keys.sql.
 
 -- Whether there are limits on lanes (global, queue, kind) and on keys; every claim asks first. The table lock holds up
 -- nobody but set_limit and drop_limit: they wait for claims that are under way and do not know of them.
@@ -49,14 +49,14 @@ begin
   end;
 end $$;
 
--- Sweep the expired leases under a limit. Gives how many.
-create or replace function expire_under(l limits) returns integer language plpgsql
+-- The expired leases under a limit, not swept yet.
+create or replace function expired_under(l limits) returns uuid[] language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz := clock();
 begin
-  return expire(case l.scope
+  return case l.scope
     when 'key' then array(
       select j.id from jobs j where j.state is not distinct from 'running' and j.exclusive_key >= l.name
         and j.exclusive_key < l.ends_before and j.lease_expires_at <= at limit 1000)
@@ -65,7 +65,7 @@ begin
     else array(
       select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
         and (l.scope = 'global' or j.kind = l.name) limit 1000)
-  end);
+  end;
 end $$;
 
 -- How many more jobs may start under a limit.
@@ -74,242 +74,124 @@ as $$
 declare
   room integer := l.max_running - running_under(l);
 begin
-  if room <= 0 and l.max_running > 0 and expire_under(l) > 0 then
+  if room <= 0 and l.max_running > 0 and expire(expired_under(l)) > 0 then
     room := l.max_running - running_under(l);
   end if;
   return room;
 end $$;
 
--- The lanes that have room, each with the room of its queue and of its kind, and how many jobs to take at most.
--- The limits of those lanes are locked when this returns.
-create or replace function admit_lanes(look jsonb, wanted integer, out lanes jsonb, out room integer) language plpgsql
+-- The limits that bear upon lanes. Almost always none: look-ups whose cost does not depend on how many there are.
+create or replace function lane_limits(lanes jsonb) returns limits[] language plpgsql
 as $$
-declare
-  queues text[];
-  kinds text[];
-  applying limits[];
-  rooms jsonb;
 begin
-  lanes := look;
-  room := wanted;
-  -- Almost always the end of it: look-ups whose cost does not depend on how many limits there are.
   if not exists (select from limits l where l.scope = 'global') and not exists (
-    select from jsonb_to_recordset(look) e(queue text, kind text) cross join lateral (
+    select from jsonb_to_recordset(lanes) e(queue text, kind text) cross join lateral (
       select from limits l where l.scope = 'queue' and l.name = e.queue
       union all
       select from limits l where l.scope = 'kind' and l.name = e.kind
       limit 1) l)
   then
-    return;
+    return '{}';
   end if;
-  -- A first look without locks: those who find a limit exhausted do not queue up to be told so.
-  for round in 1..2 loop
-    queues := array(select distinct e ->> 'queue' from jsonb_array_elements(lanes) e);
-    kinds := array(select distinct e ->> 'kind' from jsonb_array_elements(lanes) e);
-    applying := array(
-      select l from limits l
-      where l.scope = 'global' or l.scope = 'queue' and l.name = any(queues) or l.scope = 'kind' and l.name = any(kinds)
-      order by l.scope, l.name);
-    if cardinality(applying) = 0 then
-      return;
-    end if;
-    if round = 2 then
-      perform from limits l where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
-      order by l.scope, l.name for no key update;
-    end if;
-    rooms := (select jsonb_object_agg(a.scope || ' ' || a.name, room_under(a)) from unnest(applying) a);
-    room := least(wanted, (rooms ->> 'global ')::integer);
-    lanes := (
-      select jsonb_agg(e || jsonb_build_object('queue_room', rooms -> ('queue ' || (e ->> 'queue')),
-        'kind_room', rooms -> ('kind ' || (e ->> 'kind'))))
-      from jsonb_array_elements(lanes) e
-      where least(room, (rooms ->> ('queue ' || (e ->> 'queue')))::integer, (rooms ->> ('kind ' || (e ->> 'kind')))::integer) > 0);
-    if lanes is null then
-      room := 0;
-      return;
-    end if;
-  end loop;
+  return array(
+    select l from limits l
+    where l.scope = 'global' or exists (
+      select from jsonb_to_recordset(lanes) e(queue text, kind text)
+      where l.scope = 'queue' and l.name = e.queue or l.scope = 'kind' and l.name = e.kind)
+    order by l.scope, l.name);
 end $$;
 
--- Of the locked `candidates`, of which `won` have their keys, those that the key limits admit; the others are parked.
--- `taken` are what the same claim took before. `wait`: these are the first key limits that it locks.
-create or replace function admit_keys(
-  candidates uuid[], won uuid[], taken uuid[], wait boolean, out admitted uuid[], out touched boolean
+-- Lock the limits of the keys that a claim is about to meet: those given, or those at the head of its lanes.
+create or replace function lock_key_limits(lanes jsonb, wanted integer, keys text[], wait boolean) returns void
+language plpgsql
+as $$
+declare
+  names text[];
+begin
+  if keys is null then
+    keys := array(
+      select distinct j.exclusive_key
+      from jsonb_to_recordset(lanes) l(queue text, kind text, priority smallint, id uuid)
+      cross join lateral (
+        select j.exclusive_key from jobs j
+        where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
+          and (-j.priority, j.id) > (coalesce(-l.priority, -32768)::smallint,
+            coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
+        order by -j.priority, j.id limit least(wanted, 100)) j
+      where j.exclusive_key is not null);
+  end if;
+  names := array(
+    select l.name from limits l
+    where l.scope = 'key' and exists (select from unnest(keys) k where starts_with(k, l.name)));
+  if wait then
+    perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update;
+  else
+    perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update skip locked;
+  end if;
+end $$;
+
+-- The lanes that have room, each with the room of its queue and of its kind, and how many jobs to take at most. When
+-- this returns, the limits of those lanes are locked, and so are those of the keys if `of_keys`: no job was locked
+-- before that. `wait` is false for a caller that has locked jobs itself; what is not free is then left out.
+create or replace function admit_lanes(
+  look jsonb, wanted integer, wait boolean, of_keys boolean, keys text[], out lanes jsonb, out room integer
 ) language plpgsql
 as $$
 declare
-  names text[];               -- the limits in question
-  held text[];                -- those that are ours until we commit
+  applying limits[] := lane_limits(look);
+  held text[];
   rooms jsonb;
-  job record;
-  full_name text;
-  refused_ids uuid[] := '{}';
-  refused_under text[] := '{}';
 begin
-  admitted := won;
-  names := array(
-    select distinct l.name from jobs j join limits l on l.scope = 'key' and starts_with(j.exclusive_key, l.name)
-    where j.id = any(candidates) and j.exclusive_key is not null);
-  touched := cardinality(names) > 0;
-  if not touched then
-    return;
-  end if;
-  if wait then
-    perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update;
-    held := names;
-  else
-    held := array(
-      select l.name from limits l where l.scope = 'key' and l.name = any(names)
-      order by l.name for no key update skip locked);
-  end if;
-  select coalesce(jsonb_object_agg(l.name, room_under(l) - (
-    select count(*) from jobs t where t.id = any(taken) and starts_with(t.exclusive_key, l.name))), '{}') into rooms
-  from limits l where l.scope = 'key' and l.name = any(held);
-
-  admitted := array(select j.id from jobs j where j.id = any(won) and j.exclusive_key is null);
-  for job in
-    select j.id, array(
-      select l.name from limits l where l.scope = 'key' and starts_with(j.exclusive_key, l.name) order by l.name) as names
-    from jobs j where j.id = any(won) and j.exclusive_key is not null order by -j.priority, j.id
-  loop
-    continue when not job.names <@ held;    -- somebody else is counting there: the job stays where it is
-    full_name := (select n from unnest(job.names) n where (rooms ->> n)::integer <= 0 limit 1);
-    if full_name is null then
-      admitted := admitted || job.id;
-      rooms := rooms || coalesce((select jsonb_object_agg(n, (rooms ->> n)::integer - 1) from unnest(job.names) n), '{}');
+  lanes := look;
+  room := wanted;
+  if cardinality(applying) > 0 then
+    -- A first look without locks: those who find a limit exhausted do not queue up to be told so.
+    rooms := (
+      select jsonb_object_agg(a.scope || ' ' || a.name, 0) from unnest(applying) a
+      where running_under(a) >= a.max_running and cardinality(expired_under(a)) = 0);
+    lanes := lanes_with_room(lanes, rooms);
+    applying := lane_limits(lanes);
+    if wait then
+      perform from limits l where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
+      order by l.scope, l.name for no key update;
+      held := array(select a.scope || ' ' || a.name from unnest(applying) a);
     else
-      refused_ids := refused_ids || job.id;
-      refused_under := refused_under || full_name;
-    end if;
-  end loop;
-
-  for full_name in select distinct unnest(refused_under) loop
-    perform park_under(l, array(select t.id from unnest(refused_ids, refused_under) t(id, name) where t.name = full_name),
-      taken || admitted)
-    from limits l where l.scope = 'key' and l.name = full_name;
-  end loop;
-  -- Where a job that was put back has lost its key to a sibling meanwhile, the next one takes its place.
-  perform unpark_under(l.name, lost.jobs::integer)
-  from limits l
-  cross join lateral (
-    select least(count(*), (rooms ->> l.name)::integer) as jobs from jobs j
-    where j.id = any(candidates) and j.id <> all(won) and starts_with(j.exclusive_key, l.name)) lost
-  where l.scope = 'key' and l.name = any(held) and lost.jobs > 0;
-end $$;
-
--- Park jobs that an exhausted limit refuses, and with them the best runnable job of up to 1000 other keys of the
--- prefix, lest every claim walks over them. `ours` are the jobs that the claim takes.
-create or replace function park_under(l limits, refused uuid[], ours uuid[]) returns void language plpgsql
-as $$
-declare
-  heads uuid[];
-begin
-  -- Somebody's end must come after this parking. With a limit of 0 that is the end of the limit.
-  if l.max_running > 0 and not exists (
-    select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
-  then
-    perform from jobs j
-    where j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
-    limit 1 for share skip locked;
-    if not found then
-      -- The ends under way cannot unpark a job that we hold: it is done for them.
-      update jobs j set parked = false where j.id = any(refused) and j.parked;
-      return;
+      held := array(
+        select l.scope || ' ' || l.name from limits l
+        where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
+        order by l.scope, l.name for no key update skip locked);
     end if;
   end if;
-  heads := array(
-    select distinct on (j.exclusive_key) j.id from jobs j
-    where j.state is not distinct from 'queued' and j.parked is distinct from true
-      and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before and j.id <> all(ours)
-    order by j.exclusive_key, -j.priority, j.id limit 1000);
-  with behind as materialized (
-    select j.id from jobs j
-    where j.id = any(refused || heads) and j.state is not distinct from 'queued'
-    order by j.id for update skip locked)
-  update jobs j set parked = true, parked_under = l.name from behind b where j.id = b.id;
-end $$;
-
--- Put the best `places` jobs of each queue and kind that are parked under a limit back among the runnable ones. Of
--- each, because nobody may be there to claim the best of all.
-create or replace function unpark_under(name text, places integer) returns void language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
-as $$
-declare
-  queues text[];
-begin
-  with recursive lane(queue, kind) as (
-    (select j.queue, j.kind from jobs j
-     where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
-     order by j.queue, j.kind limit 1)
-    union all
-    select n.queue, n.kind from lane l cross join lateral (
-      select j.queue, j.kind from jobs j
-      where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
-        and (j.queue, j.kind) > (l.queue, l.kind)
-      order by j.queue, j.kind limit 1) n
-  ), best as materialized (
-    select b.id from lane l cross join lateral (
-      select j.id from jobs j
-      where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
-        and j.queue = l.queue and j.kind = l.kind
-      order by -j.priority, j.id limit places for update skip locked) b
-  ), freed as (
-    update jobs j set parked = false, parked_under = null from best b where j.id = b.id returning j.queue)
-  select array_agg(distinct f.queue) into queues from freed f;
-  perform announce(queues);
-end $$;
-
--- Jobs with these keys have ended. At least one is put back for each limit: concurrent ends do not see each other,
--- and each of them may believe that the other's job still runs.
-create or replace function unpark_limited(keys text[]) returns void language plpgsql
-as $$
-begin
-  perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)))
-  from limits l
-  where l.scope = 'key' and l.max_running > 0 and exists (select from unnest(keys) k where starts_with(k, l.name));
-end $$;
-
--- Put back what is parked although there is room, or although its limit is gone. Nothing should be.
-create or replace function unpark_forgotten() returns void language plpgsql
-as $$
-declare
-  under text;
-  l limits;
-begin
-  loop
-    under := (
-      select min(j.parked_under) from jobs j
-      where j.exclusive_key is not null and j.parked and j.parked_under > coalesce(under, ''));
-    exit when under is null;
-    select * into l from limits where scope = 'key' and name = under;
-    if not found then
-      perform unpark_under(under, 2147483647);
-    elsif running_under(l) < l.max_running then
-      perform unpark_under(under, l.max_running - running_under(l));
-    end if;
-  end loop;
-end $$;
-
--- Where jobs are parked under limits, sweep what has expired among the jobs with keys: a claim would not come across a
--- limit behind which everybody is parked. One probe for each queue that has running jobs.
-create or replace function expire_for_parked() returns void language plpgsql
-as $$
-declare
-  at timestamptz := clock();
-begin
-  if not exists (select from jobs j where j.exclusive_key is not null and j.parked and j.parked_under is not null) then
-    return;
+  if of_keys and lanes is not null then
+    perform lock_key_limits(lanes, wanted, keys, wait);
   end if;
-  perform expire(array(
-    with recursive q(queue) as (
-      select min(j.queue) from jobs j where j.state = 'running'
-      union all
-      select (select min(j.queue) from jobs j where j.state = 'running' and j.queue > q.queue) from q where q.queue is not null)
-    select j.id from q cross join lateral (
-      select j.id from jobs j
-      where j.state = 'running' and j.queue = q.queue and j.lease_expires_at <= at and j.exclusive_key is not null
-      limit 100) j));
+  if cardinality(applying) > 0 then
+    -- A statement of its own, which sees what the previous holders of the locks have committed.
+    rooms := (
+      select jsonb_object_agg(a.name, a.room) from (
+        select a.scope || ' ' || a.name as name,
+          case when a.scope || ' ' || a.name = any(held) then room_under(a) else 0 end as room
+        from unnest(applying) a) a);
+    lanes := lanes_with_room(lanes, rooms);
+    room := least(wanted, (rooms ->> 'global ')::integer);
+    if cardinality(held) < cardinality(applying) then
+      perform announce(array(select distinct e ->> 'queue' from jsonb_array_elements(look) e));
+    end if;
+  end if;
+  if lanes is null then
+    room := 0;
+  end if;
 end $$;
+
+-- The lanes none of whose limits is exhausted, with the rooms of their queue and kind written to them.
+create or replace function lanes_with_room(lanes jsonb, rooms jsonb) returns jsonb language sql stable
+as $$
+  select jsonb_agg(e || jsonb_build_object('queue_room', q.room, 'kind_room', k.room))
+  from jsonb_array_elements(lanes) e
+  cross join lateral (select (rooms ->> ('queue ' || (e ->> 'queue')))::integer as room) q
+  cross join lateral (select (rooms ->> ('kind ' || (e ->> 'kind')))::integer as room) k
+  where coalesce(least((rooms ->> 'global ')::integer, q.room, k.room), 1) > 0
+$$;
 
 -- These jobs have ended. Say so where a limit was exhausted until now: those who found it so are waiting.
 create or replace function announce_room(ended uuid[]) returns void language plpgsql

@@ -1,0 +1,184 @@
+-- Limits on the beginning of exclusive keys. limits.sql says how limits are counted and locked.
+-- A job under an exhausted key limit is parked (see exclusive.sql), `parked_under` that limit. Each end of a job of
+-- the prefix puts the best ones back; a claimer parks only behind a job that it has share-locked, or runs itself, so
+-- that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
+
+-- Of the locked `candidates`, of which `won` have their keys, those that the key limits admit; the others are parked.
+-- `taken` are what the same claim took before. Jobs are locked by now, so a limit that admit_lanes has not locked is
+-- taken if it is free; if not, its jobs stay where they are (`passed`).
+create or replace function admit_keys(
+  candidates uuid[], won uuid[], taken uuid[], out admitted uuid[], out touched boolean, out passed boolean
+) language plpgsql
+as $$
+declare
+  names text[];               -- the limits in question
+  held text[];                -- those that are ours until we commit
+  rooms jsonb;
+  job record;
+  full_name text;
+  refused_ids uuid[] := '{}';
+  refused_under text[] := '{}';
+begin
+  admitted := won;
+  passed := false;
+  names := array(
+    select distinct l.name from jobs j join limits l on l.scope = 'key' and starts_with(j.exclusive_key, l.name)
+    where j.id = any(candidates) and j.exclusive_key is not null);
+  touched := cardinality(names) > 0;
+  if not touched then
+    return;
+  end if;
+  held := array(
+    select l.name from limits l where l.scope = 'key' and l.name = any(names)
+    order by l.name for no key update skip locked);
+  select coalesce(jsonb_object_agg(l.name, room_under(l) - (
+    select count(*) from jobs t where t.id = any(taken) and starts_with(t.exclusive_key, l.name))), '{}') into rooms
+  from limits l where l.scope = 'key' and l.name = any(held);
+
+  admitted := array(select j.id from jobs j where j.id = any(won) and j.exclusive_key is null);
+  for job in
+    select j.id, array(
+      select l.name from limits l where l.scope = 'key' and starts_with(j.exclusive_key, l.name) order by l.name) as names
+    from jobs j where j.id = any(won) and j.exclusive_key is not null order by -j.priority, j.id
+  loop
+    if not job.names <@ held then
+      passed := true;
+      continue;
+    end if;
+    full_name := (select n from unnest(job.names) n where (rooms ->> n)::integer <= 0 limit 1);
+    if full_name is null then
+      admitted := admitted || job.id;
+      rooms := rooms || coalesce((select jsonb_object_agg(n, (rooms ->> n)::integer - 1) from unnest(job.names) n), '{}');
+    else
+      refused_ids := refused_ids || job.id;
+      refused_under := refused_under || full_name;
+    end if;
+  end loop;
+
+  for full_name in select distinct unnest(refused_under) loop
+    perform park_under(l, array(select t.id from unnest(refused_ids, refused_under) t(id, name) where t.name = full_name),
+      taken || admitted)
+    from limits l where l.scope = 'key' and l.name = full_name;
+  end loop;
+  -- Where a job that was put back has lost its key to a sibling meanwhile, the next one takes its place.
+  perform unpark_under(l.name, lost.jobs::integer)
+  from limits l
+  cross join lateral (
+    select least(count(*), (rooms ->> l.name)::integer) as jobs from jobs j
+    where j.id = any(candidates) and j.id <> all(won) and starts_with(j.exclusive_key, l.name)) lost
+  where l.scope = 'key' and l.name = any(held) and lost.jobs > 0;
+end $$;
+
+-- Park jobs that an exhausted limit refuses, and with them the best runnable job of up to 1000 other keys of the
+-- prefix, lest every claim walks over them. `ours` are the jobs that the claim takes.
+create or replace function park_under(l limits, refused uuid[], ours uuid[]) returns void language plpgsql
+as $$
+declare
+  heads uuid[];
+begin
+  -- Somebody's end must come after this parking. With a limit of 0 that is the end of the limit.
+  if l.max_running > 0 and not exists (
+    select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
+  then
+    perform from jobs j
+    where j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
+    limit 1 for share skip locked;
+    if not found then
+      -- The ends under way cannot unpark a job that we hold: it is done for them.
+      update jobs j set parked = false where j.id = any(refused) and j.parked;
+      return;
+    end if;
+  end if;
+  heads := array(
+    select distinct on (j.exclusive_key) j.id from jobs j
+    where j.state is not distinct from 'queued' and j.parked is distinct from true
+      and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before and j.id <> all(ours)
+    order by j.exclusive_key, -j.priority, j.id limit 1000);
+  with behind as materialized (
+    select j.id from jobs j
+    where j.id = any(refused || heads) and j.state is not distinct from 'queued'
+    order by j.id for update skip locked)
+  update jobs j set parked = true, parked_under = l.name from behind b where j.id = b.id;
+end $$;
+
+-- Put the best `places` jobs of each queue and kind that are parked under a limit back among the runnable ones. Of
+-- each, because nobody may be there to claim the best of all.
+create or replace function unpark_under(name text, places integer) returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+  queues text[];
+begin
+  with recursive lane(queue, kind) as (
+    (select j.queue, j.kind from jobs j
+     where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
+     order by j.queue, j.kind limit 1)
+    union all
+    select n.queue, n.kind from lane l cross join lateral (
+      select j.queue, j.kind from jobs j
+      where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
+        and (j.queue, j.kind) > (l.queue, l.kind)
+      order by j.queue, j.kind limit 1) n
+  ), best as materialized (
+    select b.id from lane l cross join lateral (
+      select j.id from jobs j
+      where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
+        and j.queue = l.queue and j.kind = l.kind
+      order by -j.priority, j.id limit places for update skip locked) b
+  ), freed as (
+    update jobs j set parked = false, parked_under = null from best b where j.id = b.id returning j.queue)
+  select array_agg(distinct f.queue) into queues from freed f;
+  perform announce(queues);
+end $$;
+
+-- Jobs with these keys have ended. At least one is put back for each limit: concurrent ends do not see each other,
+-- and each of them may believe that the other's job still runs.
+create or replace function unpark_limited(keys text[]) returns void language plpgsql
+as $$
+begin
+  perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)))
+  from limits l
+  where l.scope = 'key' and l.max_running > 0 and exists (select from unnest(keys) k where starts_with(k, l.name));
+end $$;
+
+-- Put back what is parked although there is room, or although its limit is gone. Nothing should be.
+create or replace function unpark_forgotten() returns void language plpgsql
+as $$
+declare
+  under text;
+  l limits;
+begin
+  loop
+    under := (
+      select min(j.parked_under) from jobs j
+      where j.exclusive_key is not null and j.parked and j.parked_under > coalesce(under, ''));
+    exit when under is null;
+    select * into l from limits where scope = 'key' and name = under;
+    if not found then
+      perform unpark_under(under, 2147483647);
+    elsif running_under(l) < l.max_running then
+      perform unpark_under(under, l.max_running - running_under(l));
+    end if;
+  end loop;
+end $$;
+
+-- Where jobs are parked under limits, sweep what has expired among the jobs with keys: a claim would not come across a
+-- limit behind which everybody is parked. One probe for each queue that has running jobs.
+create or replace function expire_for_parked() returns integer language plpgsql
+as $$
+declare
+  at timestamptz := clock();
+begin
+  if not exists (select from jobs j where j.exclusive_key is not null and j.parked and j.parked_under is not null) then
+    return 0;
+  end if;
+  return expire(array(
+    with recursive q(queue) as (
+      select min(j.queue) from jobs j where j.state = 'running'
+      union all
+      select (select min(j.queue) from jobs j where j.state = 'running' and j.queue > q.queue) from q where q.queue is not null)
+    select j.id from q cross join lateral (
+      select j.id from jobs j
+      where j.state = 'running' and j.queue = q.queue and j.lease_expires_at <= at and j.exclusive_key is not null
+      limit 100) j));
+end $$;
