@@ -20,8 +20,8 @@ create type job_state as enum ('created', 'queued', 'running', 'success', 'retry
 
 -- One row a job, for ever: every transition is an update of it. What never changes stands first and what
 -- changes stands last, because an update's WAL leaves out the bytes that the old and the new row begin
--- with. fillfactor keeps the new version on the same page, which is what makes that possible: 909 against
--- 1,238 bytes of WAL for a claim and a finish (docs/decisions/0003-one-table.md).
+-- with. fillfactor keeps the new version on the same page, which is what makes that possible: 980 against
+-- 1,298 bytes of WAL for a claim and a finish (docs/decisions/0003-one-table.md).
 create table jobs (
   -- What was asked for.
   id               uuid primary key default uuidv7(),
