@@ -1,0 +1,1 @@
+"""When a schedule fires: intervals and cron expressions, in a time zone."""

@@ -1,0 +1,162 @@
+"""The calls of workers: claim, run, finish, and the upkeep between."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from leasehold.db.call import Call
+from leasehold.db.store.calls import Calls, nothing, scalar, uuid_set, uuids
+
+_TEXTS = {
+    "claim": "select id, kind, queue, payload::text, attempt, retry_count, max_attempts, priority, lease_seconds,"
+    " run_at, claimed_at from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s)",
+    "heartbeat": "select * from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[], %s::text[])",
+    "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
+    "complete": "select * from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
+    "complete_in": "select * from {}.complete_v1(cast(%s as text), cast(array[cast(%s as text)] as uuid[]),"
+    " array[cast(%s as integer)], cast(array[cast(%s as text)] as jsonb[]), cast(array[cast(%s as text)] as uuid[]))",
+    "fail_many": "select * from {}.fail_many_v1(%s, %s::jsonb)",
+    "release": "select * from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[])",
+    "owned": "select id, attempt, claim_id from {}.owned_v1(%s)",
+    "sweep": "select {}.sweep_v1(%s)",
+    "promote": "select {}.promote_v1(%s)",
+    "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s, %s)",
+    "next_due": "select {}.next_due_v1()",
+    "start_worker": "select {}.start_worker_v1(%s, %s, %s, %s::text[], %s::text[], %s::double precision[], %s)",
+    "stop_worker": "select {}.stop_worker_v1(%s)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What lets an attempt write: the job, its attempt number, and the claim that gave it."""
+
+    id: UUID
+    attempt: int
+    claim_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job as a claim gives it."""
+
+    id: UUID
+    kind: str
+    queue: str
+    payload: str
+    attempt: int
+    retry_count: int
+    max_attempts: int
+    priority: int
+    lease_seconds: float
+    run_at: datetime
+    claimed_at: datetime
+    claim_id: UUID
+
+    @property
+    def token(self) -> Token:
+        """The right to write for this attempt."""
+        return Token(self.id, self.attempt, self.claim_id)
+
+
+class WorkerCalls(Calls):
+    """Claim, run, finish."""
+
+    texts = _TEXTS
+
+    def claim(
+        self, worker: str, queues: Sequence[str] | None, kinds: Sequence[str], count: int, claim_id: UUID
+    ) -> Call[list[ClaimedJob]]:
+        """Take up to `count` jobs."""
+        return Call(
+            self._sql["claim"],
+            (worker, list(queues) if queues else None, list(kinds), count, claim_id),
+            lambda rows: [ClaimedJob(*row, claim_id) for row in rows],  # type: ignore[call-arg] # the columns are its fields
+            repeatable=True,
+        )
+
+    def heartbeat(
+        self, worker: str, tokens: Sequence[Token], progress: Sequence[tuple[float, str] | None] = ()
+    ) -> Call[set[UUID]]:
+        """Renew leases and note progress; gives those still held."""
+        fractions = [p and p[0] for p in progress] if any(progress) else None
+        notes = [p and p[1] for p in progress] if any(progress) else None
+        return Call(self._sql["heartbeat"], (worker, *_columns(tokens), fractions, notes), uuid_set, repeatable=True)
+
+    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[set[UUID]]:
+        """Keep what attempts have said: for each token a JSON array of lines."""
+        return Call(self._sql["add_logs"], (worker, *_columns(tokens), list(lines)), uuid_set)
+
+    def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[UUID]]:
+        """Report successes; gives those that count."""
+        ids, attempts, claim_ids = _columns(tokens)
+        values = list(results) if any(result is not None for result in results) else None
+        return Call(self._sql["complete"], (worker, ids, attempts, values, claim_ids), uuid_set, repeatable=True)
+
+    def complete_in(self, worker: str, token: Token, result: str | None) -> Call[set[UUID]]:
+        """Report one success, on any connection: everything goes as text, as in `enqueue`."""
+        args = (worker, str(token.id), token.attempt, result, str(token.claim_id))
+        return Call(self._sql["complete_in"], args, lambda rows: set(uuids(rows)), repeatable=True)
+
+    def fail_many(self, worker: str, failures: str) -> Call[dict[UUID, str]]:
+        """Report attempts that did not succeed; gives the state of each job whose report counts."""
+        return Call(
+            self._sql["fail_many"], (worker, failures), lambda rows: {row[0]: row[1] for row in rows}, repeatable=True
+        )
+
+    def release(self, worker: str, tokens: Sequence[Token]) -> Call[set[UUID]]:
+        """Give jobs back without a failure."""
+        return Call(self._sql["release"], (worker, *_columns(tokens)), uuid_set, repeatable=True)
+
+    def owned(self, worker: str) -> Call[list[Token]]:
+        """What the database thinks the worker is running."""
+        return Call(self._sql["owned"], (worker,), lambda rows: [Token(*row) for row in rows], repeatable=True)
+
+    def sweep(self, limit: int = 1000) -> Call[int]:
+        """Requeue expired leases."""
+        return Call(self._sql["sweep"], (limit,), scalar, repeatable=True)
+
+    def promote(self, limit: int = 1000) -> Call[int]:
+        """Make due jobs runnable."""
+        return Call(self._sql["promote"], (limit,), scalar, repeatable=True)
+
+    def upkeep(self, worker: str, limit: int = 1000) -> Call[tuple[int, int, float | None]]:
+        """Sweep and promote; gives how many of each, and the seconds until there may be more to do."""
+        return Call(
+            self._sql["upkeep"], (limit, worker), lambda rows: (rows[0][0], rows[0][1], rows[0][2]), repeatable=True
+        )
+
+    def next_due(self) -> Call[float | None]:
+        """Seconds until there is something to promote or to sweep."""
+        return Call(self._sql["next_due"], (), scalar, repeatable=True)
+
+    def start_worker(
+        self,
+        worker: str,
+        *,
+        host: str,
+        pid: int,
+        queues: Sequence[str] | None,
+        leases: dict[str, float],
+        slots: int,
+    ) -> Call[None]:
+        """Announce a worker and what its tasks declare."""
+        args = (
+            worker,
+            host,
+            pid,
+            list(queues) if queues else None,
+            list(leases),
+            list(leases.values()),
+            slots,
+        )
+        return Call(self._sql["start_worker"], args, nothing, repeatable=True)
+
+    def stop_worker(self, worker: str) -> Call[None]:
+        """Say that a worker is gone."""
+        return Call(self._sql["stop_worker"], (worker,), nothing, repeatable=True)
+
+
+def _columns(tokens: Sequence[Token]) -> tuple[list[UUID], list[int], list[UUID]]:
+    return [t.id for t in tokens], [t.attempt for t in tokens], [t.claim_id for t in tokens]
