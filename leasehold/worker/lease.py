@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -116,6 +117,7 @@ class LeaseKeeper:
             return held is not None and held.token == token
 
     def _run(self) -> None:
+        self._warm_up()
         backoff = Backoff(first=0.05, longest=0.5)
         while not self._stopping:
             self._changed.wait(self._pause())
@@ -131,6 +133,11 @@ class LeaseKeeper:
                 time.sleep(backoff.pause())
             self._give_up()
         self._link.close()
+
+    def _warm_up(self) -> None:
+        """Connect, and have the function compiled: the first heartbeat may have little time."""
+        with suppress(LeaseholdError):  # the first heartbeat will try again, and say so
+            self._link.run(self._store.heartbeat(self._worker.id, []))
 
     def _pause(self) -> float | None:
         with self._guard:

@@ -16,8 +16,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from tests.survival.tasks import TABLES
+from tests.timing import FULL
 
-FULL = os.environ.get("LEASEHOLD_SURVIVAL") == "full"
 ROOT = Path(__file__).parents[2]
 
 Sql = psycopg.Connection[dict[str, Any]]

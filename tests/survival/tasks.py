@@ -36,7 +36,7 @@ def note(table: str, **values: object) -> None:
             connection.execute(WRITE, values)
 
 
-@app.task(kind="zombie", lease=1, max_attempts=100)
+@app.task(kind="zombie", lease=2, max_attempts=100)
 async def zombie(seconds: float) -> int:
     """Writes to the sink again and again; says so when it is told to stop."""
     job = current_job()
@@ -54,13 +54,13 @@ async def zombie(seconds: float) -> int:
     return job.attempt
 
 
-@app.task(kind="block_loop", lease=0.5)
+@app.task(kind="block_loop", lease=2)
 async def block_loop(seconds: float) -> int:
     time.sleep(seconds)  # noqa: ASYNC251 (that is the point)
     return current_job().attempt
 
 
-@app.task(kind="block_thread", lease=0.5)
+@app.task(kind="block_thread", lease=2)
 def block_thread(seconds: float) -> int:
     time.sleep(seconds)
     return current_job().attempt

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import ExitStack
 
 from tests.survival.conftest import Sql, one, ready, rounds, until, worker
 
@@ -11,17 +12,17 @@ async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_
     with worker(dsn) as first, worker(dsn) as second:
         await ready(sql, 2)
         for n in range(1, count + 1):
-            job = one(sql, """select enqueue('zombie', '{"seconds": 4.5}', max_attempts => 100)""")
+            job = one(sql, """select enqueue('zombie', '{"seconds": 9}', max_attempts => 100)""")
             owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=10)
             victim = first if f":{first.pid}:" in owner else second
             victim.send_signal(signal.SIGSTOP)
-            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=10)
-            await asyncio.sleep(1)  # three leases in all
+            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=20)
+            await asyncio.sleep(4)  # three leases in all
             before = one(sql, "select lease_owner from jobs where id = %s", job)
             victim.send_signal(signal.SIGCONT)
-            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=10)
+            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=20)
             assert one(sql, "select lease_owner from jobs where id = %s", job) == before
-            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=15)
+            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=40)
             assert one(sql, "select result from jobs where id = %s", job) == 2
             assert one(sql, "select progress_note from jobs where id = %s", job) in {"attempt 2", None}
     stale = """select count(*) from writes late where accepted and exists (
@@ -32,13 +33,15 @@ async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_
 
 
 async def test_a_task_that_blocks_for_five_leases_misses_no_heartbeat_and_runs_once(dsn: str, sql: Sql) -> None:
-    count = rounds(3, 50)
-    with worker(dsn, "--slots", "2"), worker(dsn, "--slots", "2"):
-        await ready(sql, 2)
+    count = rounds(2, 50)
+    with ExitStack() as stack:
+        for _ in range(rounds(2, 5)):
+            stack.enter_context(worker(dsn, "--slots", "2"))
+        await ready(sql, rounds(2, 5))
         for kind in ("block_loop", "block_thread"):
-            sql.execute("select enqueue(%s, '{\"seconds\": 2.5}') from generate_series(1, %s)", [kind, count])
+            sql.execute("select enqueue(%s, '{\"seconds\": 10}') from generate_series(1, %s)", [kind, count])
         await until(
-            lambda: one(sql, "select count(*) from jobs where state = 'success'") == 2 * count, within=60 + 8 * count
+            lambda: one(sql, "select count(*) from jobs where state = 'success'") == 2 * count, within=120 + 12 * count
         )
     assert one(sql, "select count(*) from jobs where attempt <> 1 or result <> '1'") == 0
     assert one(sql, "select count(*) from attempts") == 0

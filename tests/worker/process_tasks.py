@@ -183,7 +183,7 @@ def slow(folder: Path) -> None:
     _beat(folder / "beat")
 
 
-@app.task(kind="p.endless", executor="process", lease=0.6)
+@app.task(kind="p.endless", executor="process", lease=2)
 def endless(folder: Path) -> None:
     (folder / "pid").write_text(str(os.getpid()))
     _beat(folder / "beat")
@@ -297,7 +297,7 @@ def in_thread(n: int) -> int:
     return n
 
 
-@app.task(kind="p.lease", executor="process", lease=0.5)
+@app.task(kind="p.lease", executor="process", lease=2)
 def brief_lease() -> int:
-    time.sleep(2)
+    time.sleep(5)
     return current_job().attempt

@@ -8,32 +8,33 @@ import psycopg
 import pytest
 
 from leasehold import App, LeaseLost, current_job
+from tests.timing import bound
 from tests.worker.conftest import attempts, row, until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
 
 async def test_a_job_longer_than_its_lease_runs_once(app: App, sql: Sql) -> None:
-    @app.task(kind="long", lease=0.5)
+    @app.task(kind="long", lease=2)
     async def long() -> int:
-        await asyncio.sleep(2)
+        await asyncio.sleep(5)
         return current_job().attempt
 
     async with working(app), working(app):
         job = await long.aenqueue()
-        assert await job.aresult(10) == 1
+        assert await job.aresult(20) == 1
     assert attempts(sql, job) == []
 
 
 async def test_a_task_that_blocks_the_event_loop_keeps_its_lease(app: App, sql: Sql) -> None:
-    @app.task(kind="block", lease=0.4)
+    @app.task(kind="block", lease=2)
     async def block() -> int:
-        time.sleep(2)  # noqa: ASYNC251 (the mistake that must not cost the lease)
+        time.sleep(5)  # noqa: ASYNC251 (the mistake that must not cost the lease)
         return current_job().attempt
 
     async with working(app):
         job = await block.aenqueue()
-        assert await job.aresult(10) == 1
+        assert await job.aresult(20) == 1
     assert attempts(sql, job) == []
 
 
@@ -48,7 +49,7 @@ async def test_the_lease_of_a_kind_is_what_its_task_declares(app: App, sql: Sql)
 async def test_a_cancelled_job_stops_within_a_heartbeat_and_writes_nothing(app: App, sql: Sql) -> None:
     ended = asyncio.Event()
 
-    @app.task(kind="endless", lease=0.6)
+    @app.task(kind="endless", lease=2)
     async def endless() -> None:
         try:
             await asyncio.sleep(60)
@@ -60,7 +61,7 @@ async def test_a_cancelled_job_stops_within_a_heartbeat_and_writes_nothing(app: 
         await until(lambda: row(sql, job)["state"] == "running")
         assert await job.acancel("not needed any more")
         before = row(sql, job)
-        await asyncio.wait_for(ended.wait(), 2)
+        await asyncio.wait_for(ended.wait(), bound(2))
     assert row(sql, job) == before
     assert before["reason_detail"] == "not needed any more"
 
@@ -68,7 +69,7 @@ async def test_a_cancelled_job_stops_within_a_heartbeat_and_writes_nothing(app: 
 async def test_a_thread_that_lost_its_lease_is_told_at_its_checkpoint(app: App, sql: Sql) -> None:
     told: list[Exception] = []
 
-    @app.task(kind="thread", lease=0.6)
+    @app.task(kind="thread", lease=2)
     def thread() -> None:
         try:
             while True:
@@ -83,7 +84,7 @@ async def test_a_thread_that_lost_its_lease_is_told_at_its_checkpoint(app: App, 
         await until(lambda: row(sql, job)["state"] == "running")
         await job.acancel()
         before = row(sql, job)
-        await until(lambda: told, within=3)
+        await until(lambda: told, within=bound(3))
     assert row(sql, job) == before
 
 

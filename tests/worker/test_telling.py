@@ -19,14 +19,14 @@ Sql = psycopg.Connection[dict[str, Any]]
 async def test_progress_is_written_with_the_heartbeat(app: App, sql: Sql) -> None:
     go = asyncio.Event()
 
-    @app.task(kind="long", lease=0.6)
+    @app.task(kind="long", lease=2)
     async def long() -> None:
         current_job().progress(0.4, "two of five")
         await go.wait()
 
     async with working(app):
         job = await long.aenqueue()
-        await until(lambda: row(sql, job)["progress_note"] == "two of five", within=3)
+        await until(lambda: row(sql, job)["progress_note"] == "two of five", within=10)
         assert row(sql, job)["progress"] == pytest.approx(0.4)
         assert (await job.arefresh()).progress == pytest.approx(0.4)
         go.set()
@@ -44,7 +44,7 @@ async def test_a_heartbeat_of_the_task_writes_progress_at_once(app: App, sql: Sq
 
     async with working(app):
         job = await long.aenqueue()
-        await until(lambda: row(sql, job)["progress"] == pytest.approx(0.9), within=3)
+        await until(lambda: row(sql, job)["progress"] == pytest.approx(0.9), within=10)
         go.set()
         await job.aresult(10)
 
@@ -89,7 +89,7 @@ async def test_what_a_job_logs_is_kept_with_its_attempt_whatever_logger_it_went_
 async def test_logs_of_a_running_job_can_be_read_and_are_bounded(app: App, sql: Sql) -> None:
     go = asyncio.Event()
 
-    @app.task(kind="talks", lease=0.6)
+    @app.task(kind="talks", lease=2)
     async def talks() -> None:
         for n in range(MAX_LINES * 3):
             current_job().log.info("line %d with a NUL \0 in it", n)
@@ -97,7 +97,7 @@ async def test_logs_of_a_running_job_can_be_read_and_are_bounded(app: App, sql: 
 
     async with working(app):
         job = await talks.aenqueue()
-        await until(lambda: logs(sql, job.id), within=3)
+        await until(lambda: logs(sql, job.id), within=10)
         go.set()
         await job.aresult(10)
     assert len(logs(sql, job.id)) == MAX_LINES + 1
@@ -170,21 +170,21 @@ async def test_complete_in_is_fenced(app: App, sql: Sql, dsn: str) -> None:
 async def test_a_job_locked_by_its_own_transaction_costs_no_other_job_its_lease(app: App, sql: Sql, dsn: str) -> None:
     """Heartbeats wait for nobody: here one task sits in its transaction after complete_in for several renewals."""
 
-    @app.task(kind="holder", lease=6)
+    @app.task(kind="holder", lease=12)
     async def holder() -> None:
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
             await current_job().acomplete_in(connection)
-            await asyncio.sleep(3)
+            await asyncio.sleep(5)
 
-    @app.task(kind="neighbour", lease=0.6)
+    @app.task(kind="neighbour", lease=2)
     async def neighbour() -> int:
-        await asyncio.sleep(3)
+        await asyncio.sleep(4)
         return current_job().attempt
 
     async with working(app):
         held, other = await holder.aenqueue(), await neighbour.aenqueue()
-        assert await other.aresult(15) == 1
-        await held.aresult(15)
+        assert await other.aresult(30) == 1
+        await held.aresult(30)
     assert attempts(sql, held) == attempts(sql, other) == []
 
 
