@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -10,6 +10,9 @@ from uuid import UUID
 from leasehold.errors import LeaseholdError, LeaseLost
 
 _current: ContextVar["JobContext"] = ContextVar("leasehold_job")
+
+_lines_guard = threading.Lock()
+"""For all jobs together: most say nothing, and a lock for each would cost more than waiting for this one."""
 
 MAX_LINES: Final = 200
 """Lines of log that are kept of one attempt."""
@@ -35,18 +38,20 @@ class Completion(Protocol):
 class JobContext:
     """The job that is being run, as `current_job()` gives it."""
 
+    __slots__ = (
+        "_captured", "_id", "_lines", "_progress", "_stop", "attempt", "kind", "max_attempts", "queue", "retry_count"
+    )  # fmt: skip
+
     def __init__(
         self,
-        *,
-        id: UUID,  # noqa: A002 (what it is called everywhere)
+        id: str,  # noqa: A002 (what it is called everywhere)
         kind: str,
         queue: str,
         attempt: int,
         retry_count: int,
         max_attempts: int,
-        completion: Completion | None = None,
     ) -> None:
-        self.id = id
+        self._id = id
         self.kind = kind
         self.queue = queue
         self.attempt = attempt
@@ -54,15 +59,17 @@ class JobContext:
         self.retry_count = retry_count
         """Failures so far."""
         self.max_attempts = max_attempts
-        self._completion = completion
         self._stop: LeaseholdError | None = None
-        self._guard = threading.Lock()
         self._progress: tuple[float, str] | None = None
-        self._lines: list[LogLine] = []
+        self._lines: list[LogLine] | None = None
         self._captured = 0
-        self.on_heartbeat: Callable[[], None] = lambda: None
 
     # -- for the task
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return UUID(self._id)
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
@@ -81,7 +88,7 @@ class JobContext:
     def heartbeat(self) -> None:
         """Renew the lease, and write progress and log lines, now instead of at the next turn. Also a checkpoint."""
         self.checkpoint()
-        self.on_heartbeat()
+        self._renew()
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the job is, from 0 to 1. Written with the next heartbeat; only the latest counts."""
@@ -96,19 +103,21 @@ class JobContext:
         Raises LeaseLost if the job is no longer this attempt's. Call it last, then commit: until then the job's row is
         locked, and its lease runs on unrenewed.
         """
-        self._completer().run(connection, result)
+        self.checkpoint()
+        self._completion().run(connection, result)
 
     async def acomplete_in(self, connection: object, result: object = None) -> None:
         """Finish the job inside your own transaction, as `complete_in` does."""
-        await self._completer().arun(connection, result)
-
-    def _completer(self) -> Completion:
         self.checkpoint()
-        if self._completion is None:
-            raise LeaseholdError("this job cannot be completed from here", hint="only a task that a worker runs can")
-        return self._completion
+        await self._completion().arun(connection, result)
 
     # -- for the worker
+
+    def _renew(self) -> None:
+        """Have the lease renewed soon."""
+
+    def _completion(self) -> Completion:
+        raise LeaseholdError("this job cannot be completed from here", hint="only a task that a worker runs can")
 
     @property
     def stop_reason(self) -> LeaseholdError | None:
@@ -135,21 +144,25 @@ class JobContext:
 
     def capture(self, line: LogLine) -> None:
         """Keep a line of log, up to a bound."""
-        with self._guard:
+        with _lines_guard:
             self._captured += 1
+            if self._captured > MAX_LINES + 1:
+                return
+            if self._lines is None:
+                self._lines = []
             if self._captured <= MAX_LINES:
                 at, level, text = line
                 self._lines.append((at, level, text[:MAX_LINE].replace("\0", "")))
-            elif self._captured == MAX_LINES + 1:
+            else:
                 self._lines.append((line[0], "WARNING", f"[more than {MAX_LINES} lines: the rest is not kept]"))
 
     def take_lines(self) -> list[LogLine]:
         """The lines not yet written."""
         if not self._lines:
             return []
-        with self._guard:
-            taken, self._lines = self._lines, []
-        return taken
+        with _lines_guard:
+            taken, self._lines = self._lines, None
+        return taken or []
 
 
 class Capture(logging.Handler):

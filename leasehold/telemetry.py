@@ -48,6 +48,11 @@ class Telemetry:
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback) if callback in self._subscribers else None
 
+    @property
+    def heard(self) -> bool:
+        """Whether anybody has subscribed: ask first where an event would be costly to make."""
+        return bool(self._subscribers)
+
     def emit(self, name: str, **fields: Any) -> None:
         """Something happened."""
         if not self._subscribers:

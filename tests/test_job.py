@@ -56,11 +56,11 @@ class Hands:
 
     def complete(self, result: str | None) -> None:
         database, job = self._app.database, self.claim()
-        assert database.run(database.store.complete("hands", [job.token], [result])) == {job.id}
+        assert database.run(database.store.complete("hands", [job], [result])) == 1
 
     def fail(self, message: str) -> None:
         database, job = self._app.database, self.claim()
-        report = {"id": str(job.id), "attempt": job.attempt, "error": {"class": "E", "message": message}}
+        report = {"id": job.id, "attempt": job.attempt, "error": {"class": "E", "message": message}}
         database.run(database.store.fail_many("hands", json.dumps([report])))
 
 

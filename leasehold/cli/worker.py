@@ -1,6 +1,7 @@
 """`leasehold worker`: run jobs."""
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -121,6 +122,7 @@ async def serve(
     if memory_limit is not None:
         check_memory_limit(memory_limit)
     worker = Worker(app, options)
+    gc.freeze()  # what was imported lives for ever: the collector need not walk it once more for every few hundred jobs
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, worker, options.grace if tether is None else None)

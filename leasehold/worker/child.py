@@ -30,7 +30,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
-from uuid import UUID
 
 from leasehold.context import MAX_LINE, MAX_LINES, Capture, Completion, JobContext, LogLine, enter, leave
 from leasehold.db.store import Store, Token
@@ -113,11 +112,15 @@ class Channel:
 class ChildContext(JobContext):
     """`current_job()` here. `checkpoint()` never raises: a process that should end is killed."""
 
-    def __init__(self, channel: Channel, call: int, **job: Any) -> None:
+    def __init__(self, channel: Channel, call: int, completion: Completion | None, **job: Any) -> None:
         super().__init__(**job)
         self._channel = channel
         self._call = call
+        self._complete = completion
         self._sent = 0
+
+    def _completion(self) -> Completion:
+        return super()._completion() if self._complete is None else self._complete
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the job is, from 0 to 1; the worker writes it with its next heartbeat."""
@@ -191,8 +194,8 @@ def _answer(channel: Channel, message: Mapping[str, Any]) -> dict[str, Any]:
     channel.send({"type": "started", "call": message["call"]})
     job = message["job"]
     context = ChildContext(
-        channel, message["call"], id=UUID(job["id"]), kind=job["kind"], queue=job["queue"], attempt=job["attempt"],
-        retry_count=job["retry_count"], max_attempts=job["max_attempts"], completion=_completion(task, message),
+        channel, message["call"], _completion(task, message), id=job["id"], kind=job["kind"], queue=job["queue"],
+        attempt=job["attempt"], retry_count=job["retry_count"], max_attempts=job["max_attempts"],
     )  # fmt: skip
     outcome, spent = _attempt(task, context, job["payload"], message["memory"])
     return {"type": "outcome", "spent": spent, **from_outcome(outcome)}
@@ -202,7 +205,7 @@ def _completion(task: Task[..., Any], message: Mapping[str, Any]) -> Completion 
     worker, job = message["worker"], message["job"]
     if worker is None:
         return None
-    token = Token(UUID(job["id"]), job["attempt"], UUID(job["claim_id"]))
+    token = Token(job["id"], job["attempt"], job["claim_id"])
     return CompleteIn(worker["id"], Store(worker["schema"]), task, token)
 
 

@@ -1,7 +1,6 @@
 """Finishing a job inside its task's own transaction."""
 
 from typing import Any
-from uuid import UUID
 
 from leasehold.db.call import Call
 from leasehold.db.foreign import arun_on, run_on
@@ -31,11 +30,11 @@ class CompleteIn:
         """Complete from a coroutine."""
         self._check(await arun_on(connection, self._call(result)))
 
-    def _call(self, result: object) -> Call[set[UUID]]:
+    def _call(self, result: object) -> Call[bool]:
         return self._store.complete_in(self._worker, self._token, self._task.result.encode(result))
 
-    def _check(self, completed: set[UUID]) -> None:
-        if self._token.id not in completed:
+    def _check(self, counts: bool) -> None:
+        if not counts:
             raise LeaseLost(
                 f"job {self._token.id}: attempt {self._token.attempt} no longer owns it",
                 hint="roll back; somebody else runs it, or it was cancelled",

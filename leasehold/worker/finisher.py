@@ -3,19 +3,17 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold.context import LogLine
 from leasehold.db.call import Call
 from leasehold.db.link import Backoff, Link
-from leasehold.db.store import ClaimedJob, Store, Token
+from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Released, Snoozed, Success
+from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Snoozed, Success
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from leasehold.worker.lease import LeaseKeeper
     from leasehold.worker.worker import Worker
 
@@ -55,12 +53,13 @@ class Finisher:
     def report(self, job: ClaimedJob, outcome: Outcome, lines: Sequence[LogLine] = ()) -> None:
         """Take an outcome; it is written within milliseconds, and until then its lease is kept."""
         if isinstance(outcome, Lost):
-            self._keeper.let_go(job.token)
+            self._keeper.let_go([job])
             self.on_written()
             return
+        if not self._outcomes:
+            self._empty.clear()
+            self._reported.set()
         self._outcomes.append((job, outcome, lines))
-        self._empty.clear()
-        self._reported.set()
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -87,52 +86,54 @@ class Finisher:
 
     async def _write(self, batch: list[_Report]) -> None:
         await self._write_lines(batch)
-        done: list[tuple[Token, str | None]] = []
-        failed: list[dict[str, Any]] = []
-        released: list[Token] = []
+        done: list[ClaimedJob] = []
+        results: list[str | None] = []
+        failed: list[ClaimedJob] = []
+        failures: list[dict[str, Any]] = []
+        released: list[ClaimedJob] = []
         for job, outcome, _ in batch:
-            match outcome:
-                case Success(result):
-                    done.append((job.token, result))
-                case Released():
-                    released.append(job.token)
-                case Failed() | Snoozed() | Cancelled():
-                    failed.append(_failure(job, outcome))
-        taken: set[UUID] = set()
+            if type(outcome) is Success:
+                done.append(job)
+                results.append(outcome.result)
+            elif isinstance(outcome, Failed | Snoozed | Cancelled):
+                failed.append(job)
+                failures.append(_failure(job, outcome))
+            else:
+                released.append(job)
+        refused: list[ClaimedJob] = []
         if done:
-            tokens, results = [token for token, _ in done], [result for _, result in done]
-            taken |= await self._insist(self._store.complete(self._worker.id, tokens, results), tokens)
+            refused += await self._write_successes(done, results)
         if failed:
-            tokens = [job.token for job, outcome, _ in batch if isinstance(outcome, Failed | Snoozed | Cancelled)]
-            call = self._store.fail_many(self._worker.id, json.dumps(failed))
-            taken |= set(await self._insist(call, tokens))
+            counted = await self._insist(self._store.fail_many(self._worker.id, json.dumps(failures)), failed)
+            refused += _missing(failed, counted)
             self.on_retry()
         if released:
-            taken |= await self._insist(self._store.release(self._worker.id, released), released)
-        for job, outcome, _ in batch:
-            self._keeper.let_go(job.token)
-            if job.id not in taken:
-                logger.warning(
-                    "job %s (%s): %s refused, the job is no longer this attempt's",
-                    job.id,
-                    job.kind,
-                    type(outcome).__name__,
-                )
+            refused += _missing(released, await self._insist(self._store.release(self._worker.id, released), released))
+        self._keeper.let_go([job for job, _, _ in batch])
+        for job in refused:
+            logger.warning("job %s (%s): its report was refused, it is no longer this attempt's", job.id, job.kind)
+
+    async def _write_successes(self, done: list[ClaimedJob], results: list[str | None]) -> list[ClaimedJob]:
+        """Gives those that were refused. Which they are is asked only when there are any: they are rare."""
+        counted = await self._insist(self._store.complete(self._worker.id, done, results), done)
+        if counted == len(done):
+            return []
+        return _missing(done, await self._insist(self._store.completed(self._worker.id, done, results), done) or ())
 
     async def _write_lines(self, batch: list[_Report]) -> None:
         """Before the outcomes: afterwards nothing may be written for these attempts."""
-        said = [(job.token, json.dumps(lines)) for job, _, lines in batch if lines]
+        said = [(job, json.dumps(lines)) for job, _, lines in batch if lines]
         if said:
-            tokens, lines = [token for token, _ in said], [text for _, text in said]
+            jobs, lines = [job for job, _ in said], [text for _, text in said]
             try:
-                await self._link.run(self._store.add_logs(self._worker.id, tokens, lines))
+                await self._link.run(self._store.add_logs(self._worker.id, jobs, lines))
             except LeaseholdError as error:
                 logger.warning("what %d jobs said is lost: %s", len(said), error)
 
-    async def _insist(self, call: Call[T], tokens: Collection[Token]) -> Any:
+    async def _insist(self, call: Call[T], jobs: Collection[ClaimedJob]) -> Any:
         """Repeat the report identically until it is answered: whether the lease still holds, the database says.
 
-        Only a worker that wants to stop gives up by its own clock.
+        Only a worker that wants to stop gives up by its own clock; then nothing is known to count.
         """
         backoff = Backoff()
         while True:
@@ -140,14 +141,18 @@ class Finisher:
                 return await self._link.run(call)
             except DatabaseUnavailable as error:
                 logger.warning("reporting waits for the database: %s", error)
-                if self._draining and not any(self._keeper.holds(token) for token in tokens):
-                    return set()
+                if self._draining and not any(self._keeper.holds(job) for job in jobs):
+                    return ()
                 await asyncio.sleep(backoff.pause())
+
+
+def _missing(jobs: Sequence[ClaimedJob], counted: Container[str]) -> list[ClaimedJob]:
+    return [job for job in jobs if job.id not in counted]
 
 
 def _failure(job: ClaimedJob, outcome: Failed | Snoozed | Cancelled) -> dict[str, Any]:
     """An outcome as the SQL function fail_many takes it."""
-    report: dict[str, Any] = {"id": str(job.id), "attempt": job.attempt, "claim_id": str(job.claim_id)}
+    report: dict[str, Any] = {"id": job.id, "attempt": job.attempt, "claim_id": job.claim_id}
     match outcome:
         case Failed(error=error, retry_after=after, fatal=fatal):
             report |= {"outcome": "failed", "retry_after": after, "fatal": fatal, "error": _error(error)}

@@ -11,6 +11,9 @@ logger = logging.getLogger(__name__)
 
 _BROKEN_POLICY_DELAY = 60.0
 
+NO_RESULT = Success(None)
+"""What most tasks give: one for all of them."""
+
 
 def outcome_of(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
     """The outcome of an attempt that returned or raised `value`, after `retry_count` earlier failures."""

@@ -7,12 +7,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
@@ -32,13 +30,13 @@ GIVE_UP_AT = 0.8
 """Of a lease's time: when a lease that could not be renewed is treated as lost. Earlier than the database would."""
 
 
-@dataclass(slots=True)
-class _Held:
-    token: Token
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Leases of one claim and one length: they began together, and are renewed together."""
+
+    jobs: dict[ClaimedJob, None]
     lease: float
     renewed: float
-    context: JobContext | None = None
-    urgent: bool = False
 
     @property
     def renew_at(self) -> float:
@@ -56,15 +54,19 @@ class LeaseKeeper:
         self._worker = worker
         self._store = database.store
         self._link = ThreadLink(database.dsn, name=f"leasehold keeper {worker.id}", prepare=prepare)
-        self._held: dict[UUID, _Held] = {}
+        self._held: dict[ClaimedJob, _Batch] = {}
+        self._batches: set[_Batch] = set()
+        self._urgent: set[ClaimedJob] = set()
         self._guard = threading.Lock()
         self._changed = threading.Event()
         self._wake_at = math.inf
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.on_lost: Callable[[Token], None] = lambda _token: None
+        self.on_lost: Callable[[ClaimedJob], None] = lambda _job: None
         """Called on the event loop when a lease is gone."""
+        self.context_of: Callable[[ClaimedJob], JobContext | None] = lambda _job: None
+        """Where a job that has started keeps its progress and its log lines, which go along with the heartbeats."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -82,39 +84,53 @@ class LeaseKeeper:
         """Whether leases are being renewed, or need not be any more."""
         return self._stopping or self._thread.is_alive()
 
-    def hold(self, job: ClaimedJob, since: float) -> None:
-        """Keep this job's lease alive; it counts from `since`, before it was asked for."""
-        held = _Held(job.token, job.lease_seconds, since)
+    def hold(self, jobs: Iterable[ClaimedJob], since: float) -> None:
+        """Keep the leases of a claim alive; they count from `since`, before it was asked for."""
+        batches: dict[float, _Batch] = {}
+        for job in jobs:
+            batch = batches.get(job.lease_seconds)
+            if batch is None:
+                batch = batches[job.lease_seconds] = _Batch({}, job.lease_seconds, since)
+            batch.jobs[job] = None
         with self._guard:
-            self._held[job.id] = held
-            sooner = held.renew_at < self._wake_at
+            for batch in batches.values():
+                self._batches.add(batch)
+                self._held.update(dict.fromkeys(batch.jobs, batch))
+            sooner = any(batch.renew_at < self._wake_at for batch in batches.values())
         if sooner:
             self._changed.set()
 
-    def watch(self, token: Token, context: JobContext) -> None:
-        """The job has started: its progress and its log lines go along with the heartbeats."""
-        with self._guard:
-            held = self._held.get(token.id)
-            if held is not None and held.token == token:
-                held.context = context
-                context.on_heartbeat = partial(self._soon, held)
-
-    def _soon(self, held: _Held) -> None:
-        held.urgent = True
+    def soon(self, job: ClaimedJob) -> None:
+        """Renew this one now instead of at its turn."""
+        self._urgent.add(job)
         self._changed.set()
 
-    def let_go(self, token: Token) -> None:
-        """The job has ended, or another attempt of it is held by now."""
+    def let_go(self, jobs: Iterable[ClaimedJob]) -> None:
+        """The jobs have ended."""
         with self._guard:
-            held = self._held.get(token.id)
-            if held is not None and held.token == token:
-                del self._held[token.id]
+            for job in jobs:
+                self._forget(job)
 
-    def holds(self, token: Token) -> bool:
+    def _forget(self, job: ClaimedJob) -> bool:
+        batch = self._held.pop(job, None)
+        if batch is None:
+            return False
+        del batch.jobs[job]
+        if not batch.jobs:
+            self._batches.discard(batch)
+        return True
+
+    def holds(self, job: ClaimedJob) -> bool:
         """Whether, as far as the worker knows, the lease is still its own."""
+        return job in self._held
+
+    def holds_token(self, token: Token) -> bool:
+        """The same, of a job that the database speaks of."""
         with self._guard:
-            held = self._held.get(token.id)
-            return held is not None and held.token == token
+            return any(
+                job.id == token.id and job.attempt == token.attempt and job.claim_id == token.claim_id
+                for job in self._held
+            )
 
     def _run(self) -> None:
         self._warm_up()
@@ -141,51 +157,59 @@ class LeaseKeeper:
 
     def _pause(self) -> float | None:
         with self._guard:
-            self._wake_at = min((held.renew_at for held in self._held.values()), default=math.inf)
+            self._wake_at = min((batch.renew_at for batch in self._batches), default=math.inf)
             return None if self._wake_at == math.inf else max(0.0, self._wake_at - time.monotonic())
 
     def _renew(self) -> None:
         """One statement for every lease that is due, and for those that soon would be."""
         asked = time.monotonic()
         with self._guard:
-            if not any(held.urgent or held.renew_at <= asked for held in self._held.values()):
+            urgent, self._urgent = self._urgent, set()
+            if not urgent and not any(batch.renew_at <= asked for batch in self._batches):
                 return
-            due = [held for held in self._held.values() if held.urgent or held.renew_at - held.lease / 6 <= asked]
-        self._write_lines(due)
-        progress = [None if held.context is None else held.context.take_progress() for held in due]
+            due = [batch for batch in self._batches if batch.renew_at - batch.lease / 6 <= asked]
+            jobs = dict.fromkeys(job for batch in due for job in batch.jobs)
+            jobs.update((job, None) for job in urgent if job in self._held)
         try:
-            kept = self._link.run(self._store.heartbeat(self._worker.id, [held.token for held in due], progress))
+            kept = self._beat(list(jobs))
         except LeaseholdError:
-            for held, taken in zip(due, progress, strict=True):
-                if taken is not None and held.context is not None:
-                    held.context.restore_progress(taken)
+            self._urgent |= urgent
             raise
-        for held in due:
-            if held.token.id in kept:
-                held.renewed = asked
-                held.urgent = False
-            else:
-                self._lose(held)
+        for batch in due:
+            batch.renewed = asked
+        for job in jobs:
+            if job.id not in kept:
+                self._lose(job)
 
-    def _write_lines(self, due: list[_Held]) -> None:
+    def _beat(self, jobs: list[ClaimedJob]) -> set[str]:
+        contexts = [self.context_of(job) for job in jobs]
+        self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
+        progress = [None if context is None else context.take_progress() for context in contexts]
+        try:
+            return self._link.run(self._store.heartbeat(self._worker.id, jobs, progress))
+        except LeaseholdError:
+            for context, taken in zip(contexts, progress, strict=True):
+                if taken is not None and context is not None:
+                    context.restore_progress(taken)
+            raise
+
+    def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
         """Keep what long jobs have said so far; the rest goes along with their outcome."""
-        said = [(held, lines) for held in due if held.context is not None and (lines := held.context.take_lines())]
+        said = [(job, lines) for job, context in started if (lines := context.take_lines())]
         if said:
-            tokens = [held.token for held, _ in said]
-            self._link.run(self._store.add_logs(self._worker.id, tokens, [json.dumps(lines) for _, lines in said]))
+            jobs = [job for job, _ in said]
+            self._link.run(self._store.add_logs(self._worker.id, jobs, [json.dumps(lines) for _, lines in said]))
 
     def _give_up(self) -> None:
         now = time.monotonic()
         with self._guard:
-            late = [held for held in self._held.values() if held.give_up_at <= now]
-        for held in late:
-            self._lose(held)
+            late = [job for batch in self._batches if batch.give_up_at <= now for job in batch.jobs]
+        for job in late:
+            self._lose(job)
 
-    def _lose(self, held: _Held) -> None:
+    def _lose(self, job: ClaimedJob) -> None:
         """Tell the event loop, unless the job has ended meanwhile: then it was a finish that won the race."""
         with self._guard:
-            if self._held.get(held.token.id) is not held:
-                return
-            del self._held[held.token.id]
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.on_lost, held.token)
+            held = self._forget(job)
+        if held and self._loop is not None:
+            self._loop.call_soon_threadsafe(self.on_lost, job)

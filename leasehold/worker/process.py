@@ -285,8 +285,8 @@ class _Attempt:
             "memory": self._task.options.memory,
             "worker": worker,
             "job": {
-                "id": str(job.id), "kind": job.kind, "queue": job.queue, "payload": job.payload, "attempt": job.attempt,
-                "retry_count": job.retry_count, "max_attempts": job.max_attempts, "claim_id": str(job.claim_id),
+                "id": job.id, "kind": job.kind, "queue": job.queue, "payload": job.payload, "attempt": job.attempt,
+                "retry_count": job.retry_count, "max_attempts": job.max_attempts, "claim_id": job.claim_id,
             },
         }  # fmt: skip
 

@@ -1,19 +1,21 @@
 """Runs claimed jobs in slots and turns whatever happens into an outcome."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leasehold.context import Completion, JobContext, enter, leave
+from leasehold.context import Completion, JobContext, enter
 from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import Cancel, Error, Failed, Lost, Outcome, Released, Snooze
+from leasehold.task import Task
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_on_loop
-from leasehold.worker.judge import outcome_of
+from leasehold.worker.judge import NO_RESULT, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
 
 if TYPE_CHECKING:
@@ -24,31 +26,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Running:
-    """One job in a slot."""
+class Running(JobContext):
+    """One job in a slot: what its task knows of it, and what the worker does."""
 
-    __slots__ = ("context", "handle", "job", "lost", "released")
+    __slots__ = ("handle", "job", "lost", "released", "runner", "task")
 
-    def __init__(self, job: ClaimedJob, completion: Completion) -> None:
+    def __init__(self, job: ClaimedJob, task: Task[..., Any], runner: "Runner") -> None:
+        super().__init__(job.id, job.kind, job.queue, job.attempt, job.retry_count, job.max_attempts)
         self.job = job
-        self.context = JobContext(
-            id=job.id, kind=job.kind, queue=job.queue, attempt=job.attempt, retry_count=job.retry_count,
-            max_attempts=job.max_attempts, completion=completion,
-        )  # fmt: skip
+        self.task = task
+        self.runner = runner
         self.handle: asyncio.Task[None] | None = None
         self.lost = False
         self.released = False
+
+    def _renew(self) -> None:
+        self.runner.keeper.soon(self.job)
+
+    def _completion(self) -> Completion:
+        return CompleteIn(self.runner.worker.id, self.runner.worker.store, self.task, self.job)
 
 
 class Runner:
     """The slots of a worker and the jobs in them."""
 
     def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper") -> None:
-        self._worker = worker
+        self.worker = worker
+        self._loop = asyncio.get_running_loop()
         self._finisher = finisher
-        self._keeper = keeper
+        self.keeper = keeper
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[Token, Running] = {}
+        self._running: dict[ClaimedJob, Running] = {}
         self._threads = ThreadExecutor(worker.options.slots)
         check_tasks(worker.app.tasks.values())
         self._processes = ProcessExecutor(worker.options.slots, worker=worker.id, schema=worker.app.settings.schema)
@@ -58,6 +66,7 @@ class Runner:
         self._empty.set()
         self._draining = False
         keeper.on_lost = self.lose
+        keeper.context_of = self._running.get
         finisher.on_written = self.room_changed
 
     # -- room
@@ -65,7 +74,7 @@ class Runner:
     @property
     def room(self) -> int:
         """How many more jobs may be claimed."""
-        options = self._worker.options
+        options = self.worker.options
         unfinished = len(self._running) + len(self._waiting) + self._finisher.backlog
         return options.slots + options.prefetch - unfinished
 
@@ -87,34 +96,35 @@ class Runner:
 
     def knows(self, token: Token) -> bool:
         """Whether this job is here: waiting, running, or on its way to be reported."""
-        return self._keeper.holds(token) or token in self._running
+        return self.keeper.holds_token(token)
 
     # -- a job's way
 
     def accept(self, jobs: Sequence[ClaimedJob], asked: float) -> None:
         """Take claimed jobs in. Their leases count from the moment they were asked for."""
-        for job in jobs:
-            self._keeper.hold(job, asked)
+        self.keeper.hold(jobs, asked)
         self._waiting.extend(jobs)
         self._fill_slots()
 
     def _fill_slots(self) -> None:
-        while self._waiting and not self._draining and len(self._running) < self._worker.options.slots:
-            running = self._prepare(self._waiting.popleft())
-            self._running[running.job.token] = running
+        if self._draining:
+            return
+        free = self.worker.options.slots - len(self._running)
+        while free > 0 and self._waiting:
+            job = self._waiting.popleft()
+            running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
+            running.handle = self._loop.create_task(self._run(running))
+            free -= 1
+        if self._running:
             self._empty.clear()
-            running.handle = asyncio.create_task(self._run(running))
-
-    def _prepare(self, job: ClaimedJob) -> Running:
-        task = self._worker.app.find(job.kind)
-        running = Running(job, CompleteIn(self._worker.id, self._worker.store, task, job.token))
-        self._keeper.watch(job.token, running.context)
-        return running
 
     async def _run(self, running: Running) -> None:
-        app = self._worker.app
+        """One attempt, from its start to its report."""
+        app = self.worker.app
         began = time.monotonic()
-        app.telemetry.emit("job.started", job=running.context)
+        if app.telemetry.heard:
+            app.telemetry.emit("job.started", job=running)
+        enter(running)  # for good: the asyncio task has a context of its own, which ends with it
         outcome: Outcome
         try:
             outcome = await self._attempt(running)
@@ -123,7 +133,7 @@ class Runner:
                 outcome = Released()
             else:  # not our doing: the task awaited something that it had cancelled itself
                 error = RuntimeError("the task raised CancelledError()")
-                outcome = outcome_of(app.find(running.job.kind), running.job.retry_count, error)
+                outcome = outcome_of(running.task, running.retry_count, error)
         except BaseException as error:
             logger.exception("job %s: the worker itself failed", running.job.id)
             outcome = Failed(error=Error.from_exception(error), retry_after=None)
@@ -131,61 +141,60 @@ class Runner:
             outcome = Lost()
         try:
             if app.hooks.after:
-                await app.hooks.run_after(running.context, outcome)
+                await app.hooks.run_after(running, outcome)
         finally:
-            app.telemetry.emit("job.finished", job=running.context, outcome=outcome, seconds=time.monotonic() - began)
+            if app.telemetry.heard:
+                app.telemetry.emit("job.finished", job=running, outcome=outcome, seconds=time.monotonic() - began)
             self._end(running, outcome)
 
     def _end(self, running: Running, outcome: Outcome) -> None:
         """The slot is free."""
-        del self._running[running.job.token]
-        self._finisher.report(running.job, outcome, running.context.take_lines())
-        self._worker.job_ended()
-        self._fill_slots()
+        del self._running[running.job]
+        self._finisher.report(running.job, outcome, running.take_lines())
+        self.worker.job_ended()
+        if self._waiting:
+            self._fill_slots()
         if not self._running:
             self._empty.set()
 
     async def _attempt(self, running: Running) -> Outcome:
-        job, context = running.job, running.context
-        task = self._worker.app.find(job.kind)
-        hooks = self._worker.app.hooks
-        entered = enter(context)
+        job, task, hooks = running.job, running.task, self.worker.app.hooks
         try:
             if hooks.before:
-                await hooks.run_before(context)
-            if task.options.executor == "process":
-                return await self._processes.run(task, job, context)
+                await hooks.run_before(running)
+            executor = task.options.executor
+            if executor == "process":
+                return await self._processes.run(task, job, running)
             arguments = task.arguments.decode(job.payload)
-            if task.options.executor == "loop":
+            if executor == "loop":
                 value = await run_on_loop(task, arguments)
             else:
-                value = await self._threads.run(task, arguments, context)
-            return outcome_of(task, job.retry_count, value)
+                value = await self._threads.run(task, arguments, running)
+            return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
         except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
             if isinstance(error, LeaseLost) and running.lost:
                 return Lost()
-            if running.released and isinstance(error, LeaseholdError) and error is context.stop_reason:
+            if running.released and isinstance(error, LeaseholdError) and error is running.stop_reason:
                 return Released()
             if not isinstance(error, Snooze | Cancel):
-                await hooks.run_on_error(context, error)
+                await hooks.run_on_error(running, error)
             return outcome_of(task, job.retry_count, error)
-        finally:
-            leave(entered)
 
     # -- endings
 
-    def lose(self, token: Token) -> None:
+    def lose(self, job: ClaimedJob) -> None:
         """The lease is gone: tell the task, write nothing."""
-        running = self._running.get(token)
+        running = self._running.get(job)
         if running is None:
-            self._waiting = deque(job for job in self._waiting if job.token != token)
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(job)
             self.room_changed()
             return
-        logger.warning("job %s (%s): lease lost, attempt %d", token.id, running.job.kind, running.job.attempt)
-        self._worker.app.telemetry.emit("lease.lost", job=running.context)
+        logger.warning("job %s (%s): lease lost, attempt %d", job.id, job.kind, job.attempt)
+        self.worker.app.telemetry.emit("lease.lost", job=running)
         running.lost = True
-        running.context.lose()
-        if running.handle is not None and self._worker.app.find(running.job.kind).options.executor != "thread":
+        running.lose()
+        if running.handle is not None and running.task.options.executor != "thread":
             running.handle.cancel()
 
     async def drain(self, grace: float, hurry: asyncio.Event) -> None:
@@ -196,7 +205,7 @@ class Runner:
         await _first(self._empty.wait(), hurry.wait(), timeout=grace)
         for running in list(self._running.values()):
             running.released = True
-            running.context.stop(LeaseholdError(f"job {running.job.id}: the worker is stopping"))
+            running.stop(LeaseholdError(f"job {running.job.id}: the worker is stopping"))
             if running.handle is not None:
                 running.handle.cancel()
         if self._running:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,10 +20,9 @@ class Pool:
         self.executor = ProcessExecutor(2)
 
     def job(self, task: Task[..., Any], *args: Any) -> tuple[ClaimedJob, JobContext]:
-        now = datetime.now(UTC)
         job = ClaimedJob(
-            id=uuid4(), kind=task.kind, queue="q", payload=task.arguments.encode(args, {}), attempt=4, retry_count=2,
-            max_attempts=5, priority=0, lease_seconds=10, run_at=now, claimed_at=now, claim_id=uuid4(),
+            id=str(uuid4()), kind=task.kind, queue="q", payload=task.arguments.encode(args, {}), attempt=4,
+            retry_count=2, max_attempts=5, lease_seconds=10, claim_id=str(uuid4()),
         )  # fmt: skip
         context = JobContext(
             id=job.id, kind=job.kind, queue=job.queue, attempt=job.attempt, retry_count=job.retry_count,

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from leasehold import App, ConfigError, Task
-from leasehold.context import MAX_LINES
+from leasehold.context import MAX_LINES, JobContext
 from leasehold.outcome import Failed, Snoozed, Success
 from leasehold.worker.executors import TimedOut
 from leasehold.worker.process import ProcessDied, check_tasks
@@ -119,8 +119,8 @@ async def test_a_talkative_task_does_not_flood_the_worker(pool: Pool, monkeypatc
     job, context = pool.job(tasks.chatty)
     told: list[float] = []
     lines: list[object] = []
-    monkeypatch.setattr(context, "progress", lambda fraction, _note: told.append(fraction))
-    monkeypatch.setattr(context, "capture", lines.append)
+    monkeypatch.setattr(JobContext, "progress", lambda _self, fraction, _note: told.append(fraction))
+    monkeypatch.setattr(JobContext, "capture", lambda _self, line: lines.append(line))
     assert await pool.executor.run(tasks.chatty, job, context) == Success(None)
     assert told == sorted(told)
     assert len(told) < 1000

@@ -46,6 +46,6 @@ def uuids(rows: Sequence[Row]) -> list[UUID]:
     return [UUID(str(row[0])) for row in rows]
 
 
-def uuid_set(rows: Sequence[Row]) -> set[UUID]:
+def texts(rows: Sequence[Row]) -> set[str]:
     """The first column, in no order."""
     return {row[0] for row in rows}

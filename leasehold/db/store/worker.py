@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from leasehold.db.call import Call
-from leasehold.db.store.calls import Calls, nothing, scalar, uuid_set, uuids
+from leasehold.db.store.calls import Calls, nothing, scalar, texts
 
 _TEXTS = {
-    "claim": "select id, kind, queue, payload::text, attempt, retry_count, max_attempts, priority, lease_seconds,"
-    " run_at, claimed_at from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s)",
-    "heartbeat": "select * from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[], %s::text[])",
+    "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds"
+    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s)",
+    "heartbeat": "select h::text from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
+    " %s::text[]) h",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
-    "complete": "select * from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
+    "complete": "select count(*) from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
+    "completed": "select c::text from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[]) c",
     "complete_in": "select * from {}.complete_v1(cast(%s as text), cast(array[cast(%s as text)] as uuid[]),"
     " array[cast(%s as integer)], cast(array[cast(%s as text)] as jsonb[]), cast(array[cast(%s as text)] as uuid[]))",
-    "fail_many": "select * from {}.fail_many_v1(%s, %s::jsonb)",
-    "release": "select * from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[])",
-    "owned": "select id, attempt, claim_id from {}.owned_v1(%s)",
+    "fail_many": "select id::text, state from {}.fail_many_v1(%s, %s::jsonb)",
+    "release": "select r::text from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[]) r",
+    "owned": "select id::text, attempt, claim_id::text from {}.owned_v1(%s)",
     "sweep": "select {}.sweep_v1(%s)",
     "promote": "select {}.promote_v1(%s)",
     "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s, %s)",
@@ -28,36 +29,27 @@ _TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+# Neither frozen nor compared by value, and ids as text: there is one of these for every job that is run, and each of
+# those niceties costs as much as all else that is done for a job here.
+@dataclass(slots=True, eq=False)
 class Token:
     """What lets an attempt write: the job, its attempt number, and the claim that gave it."""
 
-    id: UUID
+    id: str
     attempt: int
-    claim_id: UUID
+    claim_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """A job as a claim gives it."""
+@dataclass(slots=True, eq=False)
+class ClaimedJob(Token):
+    """A job as a claim gives it. There is one object per attempt; it goes from the claim to the report."""
 
-    id: UUID
     kind: str
     queue: str
     payload: str
-    attempt: int
     retry_count: int
     max_attempts: int
-    priority: int
     lease_seconds: float
-    run_at: datetime
-    claimed_at: datetime
-    claim_id: UUID
-
-    @property
-    def token(self) -> Token:
-        """The right to write for this attempt."""
-        return Token(self.id, self.attempt, self.claim_id)
 
 
 class WorkerCalls(Calls):
@@ -69,45 +61,48 @@ class WorkerCalls(Calls):
         self, worker: str, queues: Sequence[str] | None, kinds: Sequence[str], count: int, claim_id: UUID
     ) -> Call[list[ClaimedJob]]:
         """Take up to `count` jobs."""
+        by = str(claim_id)
         return Call(
             self._sql["claim"],
             (worker, list(queues) if queues else None, list(kinds), count, claim_id),
-            lambda rows: [ClaimedJob(*row, claim_id) for row in rows],  # type: ignore[call-arg] # the columns are its fields
+            lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows],
             repeatable=True,
         )
 
     def heartbeat(
         self, worker: str, tokens: Sequence[Token], progress: Sequence[tuple[float, str] | None] = ()
-    ) -> Call[set[UUID]]:
-        """Renew leases and note progress; gives those still held."""
+    ) -> Call[set[str]]:
+        """Renew leases and note progress; gives the ids of those still held."""
         fractions = [p and p[0] for p in progress] if any(progress) else None
         notes = [p and p[1] for p in progress] if any(progress) else None
-        return Call(self._sql["heartbeat"], (worker, *_columns(tokens), fractions, notes), uuid_set, repeatable=True)
+        return Call(self._sql["heartbeat"], (worker, *_columns(tokens), fractions, notes), texts, repeatable=True)
 
-    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[set[UUID]]:
+    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[None]:
         """Keep what attempts have said: for each token a JSON array of lines."""
-        return Call(self._sql["add_logs"], (worker, *_columns(tokens), list(lines)), uuid_set)
+        return Call(self._sql["add_logs"], (worker, *_columns(tokens), list(lines)), nothing)
 
-    def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[UUID]]:
-        """Report successes; gives those that count."""
-        ids, attempts, claim_ids = _columns(tokens)
-        values = list(results) if any(result is not None for result in results) else None
-        return Call(self._sql["complete"], (worker, ids, attempts, values, claim_ids), uuid_set, repeatable=True)
+    def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[int]:
+        """Report successes; gives how many count. If not all do, `completed` says which."""
+        return Call(self._sql["complete"], _successes(worker, tokens, results), scalar, repeatable=True)
 
-    def complete_in(self, worker: str, token: Token, result: str | None) -> Call[set[UUID]]:
-        """Report one success, on any connection: everything goes as text, as in `enqueue`."""
-        args = (worker, str(token.id), token.attempt, result, str(token.claim_id))
-        return Call(self._sql["complete_in"], args, lambda rows: set(uuids(rows)), repeatable=True)
+    def completed(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[str]]:
+        """The same report, made or repeated; gives the ids that count."""
+        return Call(self._sql["completed"], _successes(worker, tokens, results), texts, repeatable=True)
 
-    def fail_many(self, worker: str, failures: str) -> Call[dict[UUID, str]]:
+    def complete_in(self, worker: str, token: Token, result: str | None) -> Call[bool]:
+        """Report one success, on any connection: everything goes as text, as in `enqueue`. Whether it counts."""
+        args = (worker, token.id, token.attempt, result, token.claim_id)
+        return Call(self._sql["complete_in"], args, bool, repeatable=True)
+
+    def fail_many(self, worker: str, failures: str) -> Call[dict[str, str]]:
         """Report attempts that did not succeed; gives the state of each job whose report counts."""
         return Call(
             self._sql["fail_many"], (worker, failures), lambda rows: {row[0]: row[1] for row in rows}, repeatable=True
         )
 
-    def release(self, worker: str, tokens: Sequence[Token]) -> Call[set[UUID]]:
+    def release(self, worker: str, tokens: Sequence[Token]) -> Call[set[str]]:
         """Give jobs back without a failure."""
-        return Call(self._sql["release"], (worker, *_columns(tokens)), uuid_set, repeatable=True)
+        return Call(self._sql["release"], (worker, *_columns(tokens)), texts, repeatable=True)
 
     def owned(self, worker: str) -> Call[list[Token]]:
         """What the database thinks the worker is running."""
@@ -158,5 +153,16 @@ class WorkerCalls(Calls):
         return Call(self._sql["stop_worker"], (worker,), nothing, repeatable=True)
 
 
-def _columns(tokens: Sequence[Token]) -> tuple[list[UUID], list[int], list[UUID]]:
-    return [t.id for t in tokens], [t.attempt for t in tokens], [t.claim_id for t in tokens]
+def _columns(tokens: Sequence[Token]) -> tuple[str, str, str]:
+    """Ids, attempts, claim ids, each as the text of an array: a driver's own way with lists takes ten times as long."""
+    return (
+        f"{{{','.join([t.id for t in tokens])}}}",
+        f"{{{','.join([str(t.attempt) for t in tokens])}}}",
+        f"{{{','.join([t.claim_id for t in tokens])}}}",
+    )
+
+
+def _successes(worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> tuple[object, ...]:
+    ids, attempts, claim_ids = _columns(tokens)
+    values = list(results) if any(result is not None for result in results) else None
+    return worker, ids, attempts, values, claim_ids
