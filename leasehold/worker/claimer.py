@@ -11,6 +11,7 @@ from uuid import uuid4
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable
+from leasehold.worker.cursor import Cursor
 from leasehold.worker.queues import QueuePicker
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Claimer:
         self._runner = runner
         self._kinds = sorted(worker.app.tasks)
         self._queues = QueuePicker(worker.options.queues)
+        self._cursor = Cursor()
         self._work = asyncio.Event()
         self._stopping = False
         self._idle = asyncio.Event()
@@ -54,8 +56,11 @@ class Claimer:
             self._work.clear()  # before the claim: a hint that comes during it must not be lost
             wanted = min(self._runner.room, _LARGEST_CLAIM)
             queues = self._queues.next()
-            taken = await self._claim(queues, wanted)
-            if not self._queues.took(queues, taken, wanted=wanted):
+            lanes = self._cursor.lanes(queues, time.monotonic())
+            taken = await self._claim(queues, wanted, lanes)
+            # A claim that went on from where the last one ended says nothing about what is before: look again.
+            end_reached = lanes is None and taken < wanted
+            if not self._queues.took(queues, taken, end_reached=end_reached):
                 await self._wait_for_work()
 
     async def stop(self) -> None:
@@ -63,11 +68,11 @@ class Claimer:
         self._stopping = True
         await self._idle.wait()
 
-    async def _claim(self, queues: Sequence[str] | None, wanted: int) -> int:
+    async def _claim(self, queues: Sequence[str] | None, wanted: int, lanes: str | None) -> int:
         """One claim, repeated under its own id until it is answered: the answer may be lost, the jobs never."""
         if self._stopping:
             await asyncio.Event().wait()
-        call = self._store.claim(self._worker.id, queues, self._kinds, wanted, uuid4())
+        call = self._store.claim(self._worker.id, queues, self._kinds, wanted, uuid4(), lanes=lanes)
         backoff = Backoff()
         asked = time.monotonic()  # before the first try: the lease may run since then
         away = False
@@ -85,6 +90,9 @@ class Claimer:
                     if self._stopping:
                         return 0  # what it may have taken expires with its lease
                     await asyncio.sleep(backoff.pause())
+            self._cursor.note(
+                queues, jobs, wanted=wanted, began=asked, ended=time.monotonic(), from_start=lanes is None
+            )
             self._runner.accept(jobs, asked)
             if away:
                 await self._release_unknown(jobs)

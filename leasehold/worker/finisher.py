@@ -47,7 +47,7 @@ class Finisher:
 
     @property
     def backlog(self) -> int:
-        """Outcomes not yet answered by the database. They take up room: no claiming ahead of reporting."""
+        """Outcomes not yet answered by the database."""
         return len(self._outcomes) + self._under_way
 
     def report(self, job: ClaimedJob, outcome: Outcome, lines: Sequence[LogLine] = ()) -> None:

@@ -30,13 +30,13 @@ class QueuePicker:
         ready = [queue for queue in self._weights if queue not in self._empty]
         return [min(ready or self._weights, key=self._clocks.__getitem__)]
 
-    def took(self, queues: Sequence[str] | None, jobs: int, *, wanted: int) -> bool:
+    def took(self, queues: Sequence[str] | None, jobs: int, *, end_reached: bool) -> bool:
         """Note what a claim brought; True when there is still a queue that may have work."""
         if not self._weights or queues is None:
-            return jobs == wanted
+            return not end_reached
         (queue,) = queues
         self._clocks[queue] += jobs / self._weights[queue]
-        if jobs < wanted:
+        if end_reached:
             self._empty.add(queue)
         return len(self._empty) < len(self._weights)
 

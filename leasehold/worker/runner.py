@@ -74,9 +74,11 @@ class Runner:
     @property
     def room(self) -> int:
         """How many more jobs may be claimed."""
-        options = self.worker.options
-        unfinished = len(self._running) + len(self._waiting) + self._finisher.backlog
-        return options.slots + options.prefetch - unfinished
+        capacity = self.worker.options.slots + self.worker.options.prefetch
+        in_hand = len(self._running) + len(self._waiting)
+        # The reports of one round may be on their way while the next one is claimed. Beyond that no claiming ahead of
+        # reporting: while the database takes no reports, the worker must not pile them up.
+        return min(capacity - in_hand, 2 * capacity - in_hand - self._finisher.backlog)
 
     @property
     def running(self) -> int:
@@ -154,6 +156,8 @@ class Runner:
         self.worker.job_ended()
         if self._waiting:
             self._fill_slots()
+        if not self._room.is_set():
+            self.room_changed()
         if not self._running:
             self._empty.set()
 

@@ -22,7 +22,7 @@ class Pool:
     def job(self, task: Task[..., Any], *args: Any) -> tuple[ClaimedJob, JobContext]:
         job = ClaimedJob(
             id=str(uuid4()), kind=task.kind, queue="q", payload=task.arguments.encode(args, {}), attempt=4,
-            retry_count=2, max_attempts=5, lease_seconds=10, claim_id=str(uuid4()),
+            retry_count=2, max_attempts=5, lease_seconds=10, priority=0, claim_id=str(uuid4()),
         )  # fmt: skip
         context = JobContext(
             id=job.id, kind=job.kind, queue=job.queue, attempt=job.attempt, retry_count=job.retry_count,

@@ -3,19 +3,23 @@
 import asyncio
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from leasehold import App, ConfigError
+from leasehold import App, ConfigError, current_job
 from leasehold.worker import Worker, WorkerOptions
 from tests.worker.conftest import attempts, row, until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
 
-async def test_no_more_jobs_run_than_there_are_slots_and_no_more_are_claimed(app: App, sql: Sql) -> None:
+async def test_no_more_jobs_run_than_there_are_slots_and_none_is_claimed_before_a_slot_is_free(
+    app: App, sql: Sql
+) -> None:
     running = highest = 0
+    ended: set[UUID] = set()
     claimed: list[int] = []
 
     @app.task(kind="work")
@@ -23,9 +27,11 @@ async def test_no_more_jobs_run_than_there_are_slots_and_no_more_are_claimed(app
         nonlocal running, highest
         running += 1
         highest = max(highest, running)
-        claimed.append(sql.execute("select count(*) as n from jobs where state = 'running'").fetchone()["n"])  # type: ignore[index]
+        leased = {found["id"] for found in sql.execute("select id from jobs where state = 'running'")}
+        claimed.append(len(leased - ended))  # those that have ended may be about to be reported
         await asyncio.sleep(0.01)
         running -= 1
+        ended.add(current_job().id)
 
     async with working(app, slots=3):
         jobs = await app.aenqueue_many(work.intent() for _ in range(60))
@@ -33,6 +39,31 @@ async def test_no_more_jobs_run_than_there_are_slots_and_no_more_are_claimed(app
             await job.aresult(20)
     assert highest == 3
     assert max(claimed) == 3
+
+
+async def test_claiming_waits_while_reports_pile_up(app: App, sql: Sql) -> None:
+    """While the database takes no reports, a worker has at most two rounds of jobs in its hands."""
+
+    @app.task(kind="quick")
+    async def quick() -> None: ...
+
+    async with working(app, slots=3) as worker:
+        await until(worker.started.is_set)
+        real = sql.execute("select pg_get_functiondef('complete_v1'::regproc) as text").fetchone()
+        assert real is not None
+        sql.execute(
+            "create or replace function complete_v1(worker text, ids uuid[], attempts integer[],"
+            " results jsonb[] default null, claim_ids uuid[] default null) returns setof uuid language plpgsql"
+            " as $$begin raise exception 'away' using errcode = '57P03'; end$$"
+        )
+        jobs = await app.aenqueue_many(quick.intent() for _ in range(30))
+        leased = "select count(*) as n from jobs where state = 'running'"
+        await until(lambda: sql.execute(leased).fetchone() == {"n": 6})
+        await asyncio.sleep(0.5)
+        assert sql.execute(leased).fetchone() == {"n": 6}
+        sql.execute(real["text"])
+        for job in jobs:
+            await job.aresult(30)
 
 
 async def test_prefetched_jobs_are_leased_but_not_started_and_come_back_at_once(app: App, sql: Sql) -> None:

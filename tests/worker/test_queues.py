@@ -25,7 +25,7 @@ def test_full_queues_are_served_in_proportion_to_their_weights(weights: dict[str
         assert queues is not None
         (queue,) = queues
         served[queue] += 1
-        assert picker.took(queues, 1, wanted=1)
+        assert picker.took(queues, 1, end_reached=False)
     for queue, weight in weights.items():
         assert abs(served[queue] - 10 * weight) <= 1
 
@@ -33,28 +33,28 @@ def test_full_queues_are_served_in_proportion_to_their_weights(weights: dict[str
 @given(weights)
 def test_a_queue_that_was_empty_starts_level_and_does_not_catch_up(weights: dict[str, int]) -> None:
     picker = QueuePicker({**weights, "late": 1})
-    picker.took(["late"], 0, wanted=1)
+    picker.took(["late"], 0, end_reached=True)
     for _ in range(500):
         queues = picker.next()
         assert queues != ["late"]
-        picker.took(queues, 1, wanted=1)
+        picker.took(queues, 1, end_reached=False)
     picker.hint("late")
     turns = 0
     for _ in range(20):
         queues = picker.next()
         turns += queues == ["late"]
-        picker.took(queues, 1, wanted=1)
+        picker.took(queues, 1, end_reached=False)
     assert turns <= 20 / 2 + 1
 
 
 def test_when_every_queue_was_found_empty_there_is_nothing_to_do_until_a_hint() -> None:
     picker = QueuePicker({"a": 1, "b": 2})
-    assert picker.took(["a"], 0, wanted=5)
-    assert not picker.took(["b"], 2, wanted=5)
+    assert picker.took(["a"], 0, end_reached=True)
+    assert not picker.took(["b"], 2, end_reached=True)
     picker.hint("b")
     assert picker.next() == ["b"]
     picker.hint("")
-    assert picker.took(["b"], 0, wanted=5)
+    assert picker.took(["b"], 0, end_reached=True)
 
 
 def test_queues_without_weights_are_looked_into_at_once() -> None:

@@ -8,8 +8,8 @@ from leasehold.db.call import Call
 from leasehold.db.store.calls import Calls, nothing, scalar, texts
 
 _TEXTS = {
-    "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds"
-    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s)",
+    "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
+    " priority from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s, %s::jsonb)",
     "heartbeat": "select h::text from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
     " %s::text[]) h",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
@@ -50,6 +50,7 @@ class ClaimedJob(Token):
     retry_count: int
     max_attempts: int
     lease_seconds: float
+    priority: int
 
 
 class WorkerCalls(Calls):
@@ -58,13 +59,20 @@ class WorkerCalls(Calls):
     texts = _TEXTS
 
     def claim(
-        self, worker: str, queues: Sequence[str] | None, kinds: Sequence[str], count: int, claim_id: UUID
+        self,
+        worker: str,
+        queues: Sequence[str] | None,
+        kinds: Sequence[str],
+        count: int,
+        claim_id: UUID,
+        *,
+        lanes: str | None = None,
     ) -> Call[list[ClaimedJob]]:
-        """Take up to `count` jobs."""
+        """Take up to `count` jobs; with `lanes`, only those behind some places."""
         by = str(claim_id)
         return Call(
             self._sql["claim"],
-            (worker, list(queues) if queues else None, list(kinds), count, claim_id),
+            (worker, list(queues) if queues else None, list(kinds), count, claim_id, lanes),
             lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows],
             repeatable=True,
         )
