@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-JOBS ?= 2
+# More than cores: tests of leases and deadlines mostly wait.
+JOBS ?= 4
 
 .PHONY: run test test-matrix survival check format clean
 
