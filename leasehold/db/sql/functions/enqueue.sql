@@ -78,6 +78,7 @@ create or replace function enqueue_v1(
   notify boolean default true
 ) returns uuid language plpgsql
 security definer set search_path from current
+set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
 begin
   return record_intent(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,

@@ -49,6 +49,7 @@ end $$;
 
 create or replace function enqueue_many_v1(jobs jsonb, notify boolean default true) returns setof uuid language plpgsql
 security definer set search_path from current
+set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
 #variable_conflict use_column
 declare
