@@ -118,9 +118,9 @@ class Box:
         task, database = self.task(hint), self.app.database
         job = task.enqueue(value)
         [claimed] = database.run(database.store.claim("box", [task.options.queue], [task.kind], 1, uuid.uuid4()))
-        assert claimed.id == job.id
+        assert claimed.id == str(job.id)
         result = task.result.encode(value)
-        database.run(database.store.complete("box", [claimed.token], [result]))
+        database.run(database.store.complete("box", [claimed], [result]))
         return Seen(task.arguments.decode(claimed.payload)["value"], job.result(0), claimed.payload)
 
 
