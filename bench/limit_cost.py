@@ -17,14 +17,15 @@ from leasehold.db.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 
 CLAIM = "select * from claim_v1('host-1:12345:ab12cd34', array['free', 'full'], array['a', 'b'], 1)"
-UNASKED = """create or replace function limits_exist(out of_lanes boolean, out of_keys boolean) language plpgsql
-as $$ begin end $$"""
+UNASKED = """create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean)
+language plpgsql as $$ begin end $$"""
 NOTHING = "create or replace function nothing(out a boolean, out b boolean) language plpgsql as $$ begin end $$"
 CASES = {
     "limits are not asked for": [UNASKED],
     "no limits": [],
     "100 limits, none applies": ["select set_limit('queue', 'other' || n, 1) from generate_series(1, 100) n"],
     "100 key limits, no job has a key": ["select set_limit('key', 't' || n || '/', 1) from generate_series(1, 100) n"],
+    "100 paused queues, none of them ours": ["select pause('other' || n) from generate_series(1, 100) n"],
     "a queue limit with room": ["select set_limit('queue', 'free', 10)"],
     "an exhausted limit": [
         "select set_limit('queue', 'full', 0)",
@@ -32,6 +33,10 @@ CASES = {
     ],
     "a backlog behind an exhausted limit": [
         "select set_limit('queue', 'full', 0)",
+        "insert into jobs (queue, kind, state) select 'full', 'a', 'queued' from generate_series(1, BACKLOG) n",
+    ],
+    "a backlog in a paused queue": [
+        "select pause('full')",
         "insert into jobs (queue, kind, state) select 'full', 'a', 'queued' from generate_series(1, BACKLOG) n",
     ],
 }
@@ -61,7 +66,7 @@ def took(connection: psycopg.Connection) -> float:
         return 1e6 * (time.perf_counter() - began)
 
 
-def look_alone(connection: psycopg.Connection, what: str = "limits_exist()", calls: int = 10_000) -> float:
+def look_alone(connection: psycopg.Connection, what: str = "holds_exist()", calls: int = 10_000) -> float:
     """Microseconds of the look at limits that each claim begins with, in a transaction of its own; the best of five."""
     connection.execute(NOTHING)
     loop = f"do $$ declare r record; begin for i in 1..{calls} loop r := {what}; commit; end loop; end $$"

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.conftest import Admin
 
-ROLES = ("producer", "worker", "operator", "viewer", "nobody")
+ROLES = ("producer", "worker", "operator", "viewer", "api", "nobody")
 
 Login = Callable[[str], AbstractContextManager[psycopg.Connection]]
 

@@ -15,6 +15,9 @@ from leasehold.errors import (
     JobUnknown,
     LeaseholdError,
     NotPermitted,
+    ScheduleDisabled,
+    ScheduleLocked,
+    ScheduleNotDue,
 )
 
 ERRORS = {
@@ -22,9 +25,20 @@ ERRORS = {
     "LH002": ("job_unknown", JobUnknown),
     "LH003": ("invalid_argument", InvalidJob),
     "LH004": ("idempotency_conflict", IdempotencyConflict),
+    "LH005": ("job_locked", ScheduleLocked),
+    "LH006": ("job_not_due", ScheduleNotDue),
+    "LH007": ("job_disabled", ScheduleDisabled),
 }
 UNKNOWN = "'00000000-0000-0000-0000-00000000000{}'::uuid"
 KEYED = "select leasehold.enqueue('k', '{}', idempotency_key => 'taken', strict => true)"
+
+SCHEDULES = """
+select leasehold.schedule_put(key, 'k', every => '1 hour', enabled => key !~ 'off')
+from unnest(array['locked', 'later', 'over', 'off', 'off too']) key;
+select leasehold.schedule_claim('locked', 'somebody');
+update leasehold.schedules set next_run_at = now() + interval '1 hour' where key = 'later';
+update leasehold.schedules set over = true where key = 'over';
+"""
 
 # Two ways into each error: what differs between them must not be in the message.
 CAUSES = {
@@ -44,6 +58,8 @@ CAUSES = {
         "select leasehold.enqueue_many('{}')",
         """select leasehold.enqueue_many('[{"kind": "k", "colour": 1}]')""",
         "select leasehold.submit('k', queue => '')",
+        "select leasehold.submit_many('{}')",
+        """select leasehold.submit_many('[{"kind": ""}]', true)""",
         "select leasehold.claim('w', count => 0)",
         "select leasehold.claim('')",
         f"select leasehold.claim_job({UNKNOWN.format(1)}, '')",
@@ -58,7 +74,14 @@ CAUSES = {
         "select leasehold.enqueue('k', idempotency_key => 'free', id => id) from leasehold.jobs",
         """select leasehold.enqueue_many(format('[{"kind": "k", "idempotency_key": "free", "id": "%s"}]', id)::jsonb)
            from leasehold.jobs""",
+        """select leasehold.submit_many('[{"kind": "l", "idempotency_key": "taken", "strict": true}]', true)""",
     ],
+    "LH005": [
+        "select leasehold.schedule_claim('locked', 'w')",
+        f"select leasehold.schedule_fire('locked', 'w', {UNKNOWN.format(1)}, null, '{{}}', null)",
+    ],
+    "LH006": [f"select leasehold.schedule_claim('{key}', 'w')" for key in ("later", "over")],
+    "LH007": [f"select leasehold.schedule_claim('{key}', 'w')" for key in ("off", "off too")],
 }
 
 
@@ -66,6 +89,7 @@ CAUSES = {
 def connection(dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(KEYED)
+        connection.execute(SCHEDULES)
         yield connection
 
 
@@ -109,7 +133,8 @@ def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> Non
     raised = {
         (name, what) for name, text in sources() for what in re.findall(r"\braise\s+(\w+)", text) if what != "notice"
     }
-    assert raised == {("00_common.sql", "exception"), ("enqueue_many.sql", "serialization_failure")}
+    repeatable = {(f"{name}_many.sql", "serialization_failure") for name in ("enqueue", "submit")}
+    assert raised == {("00_common.sql", "exception")} | repeatable
 
 
 def test_every_code_of_ours_has_an_exception_and_an_unknown_one_has_none(connection: psycopg.Connection) -> None:

@@ -41,11 +41,6 @@ def uuid(rows: Sequence[Row]) -> UUID:
     return UUID(str(rows[0][0]))
 
 
-def uuids(rows: Sequence[Row]) -> list[UUID]:
-    """The first column, whatever the driver makes of a uuid."""
-    return [UUID(str(row[0])) for row in rows]
-
-
 def texts(rows: Sequence[Row]) -> set[str]:
     """The first column, in no order."""
     return {row[0] for row in rows}

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
-from leasehold.db.call import Call
-from leasehold.db.store.calls import Calls, nothing, scalar, uuid, uuids
+from leasehold.db.call import Call, Row
+from leasehold.db.store.calls import Calls, nothing, scalar, uuid
 from leasehold.intent import Intent
 
 # Values go as text and are cast twice, because other people's connections carry them too: a driver that knows
@@ -21,9 +22,17 @@ select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) 
 
 _TEXTS = {
     "enqueue": _ENQUEUE,
-    "enqueue_many": "select * from {}.enqueue_many_v1(cast(cast(%s as text) as jsonb), cast(%s as boolean))",
+    # One text instead of a row for each id: most are never looked at.
+    "enqueue_many": "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
+    "cast(cast(%s as text) as jsonb), cast(%s as boolean)) e), ',')",
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
     " run_at, created_at, updated_at, finished_at from {}.status_v1(%s)",
+    "submit_many": "select error, detail, id, kind, queue"
+    " from {}.submit_many_v1(%s::jsonb, %s, %s::text[], %s::text[], %s) order by ord",
+    "accept_many": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
+    " updated_at, finished_at from {}.accept_many_v1(%s::uuid[], %s)",
+    "statuses": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
+    " updated_at, finished_at from {}.statuses_v1(%s::uuid[])",
     "hint": "select {}.hint_v1(%s::text[])",
     "clock": "select cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)",
 }
@@ -49,6 +58,41 @@ class JobStatus:
     finished_at: datetime | None
 
 
+class Seen(NamedTuple):
+    """What a client may see of a job: its status without the result."""
+
+    id: UUID
+    kind: str
+    queue: str
+    state: str
+    status: str
+    reason: str | None
+    progress: float | None
+    progress_note: str | None
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+class Submitted(NamedTuple):
+    """One job of many that is on record, now or before; `accept_many` tells the rest."""
+
+    id: UUID
+    kind: str
+    queue: str
+
+
+class Refused(NamedTuple):
+    """One job of many that was not recorded."""
+
+    code: str
+    """LH003: it is wrong. LH004: its key or id belongs to another. 40001: repeat it."""
+
+    detail: str
+    """What is wrong, in words."""
+
+
 class ProducerCalls(Calls):
     """Record intents, and ask what came of them."""
 
@@ -58,23 +102,48 @@ class ProducerCalls(Calls):
         self,
         intent: Intent,
         *,
-        id: UUID | None = None,  # noqa: A002 (the SQL argument's name)
+        id: str | None = None,  # noqa: A002 (the SQL argument's name)
         notify: bool = True,
     ) -> Call[UUID]:
         """Record one intent. With an id of ours the call may be repeated until it is answered."""
         return Call(
             self._sql["enqueue"],
-            (*intent.columns(), str(id) if id else None, notify),
+            (*intent.columns(), id, notify),
             uuid,
             repeatable=id is not None,
         )
 
     def enqueue_many(
-        self, intents: Sequence[Intent], ids: Sequence[UUID] | None = None, *, notify: bool = True
-    ) -> Call[list[UUID]]:
+        self, intents: Sequence[Intent], ids: Sequence[str] | None = None, *, notify: bool = True
+    ) -> Call[list[str]]:
         """Record many, all or none."""
         args = (Intent.array(intents, ids), notify)
-        return Call(self._sql["enqueue_many"], args, uuids, repeatable=ids is not None)
+        return Call(self._sql["enqueue_many"], args, _listed_ids, repeatable=ids is not None)
+
+    def submit_many(
+        self,
+        jobs: str,
+        *,
+        all_or_none: bool = False,
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        durable: bool = True,
+    ) -> Call[list[Submitted | Refused]]:
+        """The first step of an API server: record many intents of many people, each on its own.
+
+        Every job has an id of ours, so that the call may be repeated until it is answered. Not `durable`: nobody may be
+        told of it before `accept_many`, which is.
+        """
+        args = (jobs, all_or_none, _listed(queues), _listed(kinds), durable)
+        return Call(self._sql["submit_many"], args, _submitted, repeatable=True)
+
+    def accept_many(self, ids: Sequence[UUID], *, notify: bool = True) -> Call[list[Seen]]:
+        """The second step: let them run, now or when their time comes. Gives what each is now."""
+        return Call(self._sql["accept_many"], (_array(ids), notify), _seen, repeatable=True)
+
+    def statuses(self, ids: Sequence[UUID]) -> Call[list[Seen]]:
+        """What clients may see of these jobs, in no order; none for an unknown id."""
+        return Call(self._sql["statuses"], (_array(ids),), _seen, repeatable=True)
 
     def status(self, job_id: UUID) -> Call[JobStatus | None]:
         """What a client may know of the job; None if there is none."""
@@ -92,3 +161,25 @@ class ProducerCalls(Calls):
     def clock(self) -> Call[int]:
         """The database's clock, in microseconds since the epoch."""
         return Call(self._sql["clock"], (), scalar, repeatable=True)
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _array(ids: Sequence[UUID]) -> str:
+    # As text: the driver takes several times as long to make an array of each of them.
+    return "{" + ",".join(map(str, ids)) + "}"
+
+
+def _seen(rows: Sequence[Row]) -> list[Seen]:
+    return [Seen(*row) for row in rows]
+
+
+def _submitted(rows: Sequence[Row]) -> list[Submitted | Refused]:
+    return [Submitted(*row[2:]) if row[0] is None else Refused(row[0], row[1]) for row in rows]
+
+
+def _listed_ids(rows: Sequence[Row]) -> list[str]:
+    text: str = rows[0][0]
+    return text.split(",") if text else []

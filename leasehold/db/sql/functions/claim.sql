@@ -1,5 +1,5 @@
 -- Take up to `count` runnable jobs under a lease.  queued -> running.
--- Order: priority (higher first), then creation. Only the given queues and kinds (null: any).
+-- Order: priority (higher first), then creation. Only the given queues and kinds (null: any), and no paused queue.
 -- Repeating a call with the same claim_id gives the same jobs: the answer may have been lost.
 -- `lanes` narrows the look to some queue/kind pairs, each after a place in claim order that the caller has
 -- already been given: [{"queue": …, "kind": …, "priority": …, "id": …}]. A claim that starts there does not
@@ -225,7 +225,7 @@ begin
   if claim_v1.count is null or claim_v1.count not between 1 and 10000 then
     perform refuse('LH003', 'invalid_argument', format('count %s', claim_v1.count), 'ask for 1 to 10000 jobs');
   end if;
-  limited := limits_exist();
+  limited := holds_exist();
   if claim_v1.claim_id is not null and begin_claim(worker, token) then
     return query
       select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
@@ -239,6 +239,9 @@ begin
   end if;
   if look is null then
     look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
+  end if;
+  if limited.of_queues then
+    look := lanes_not_paused(look);
   end if;
   if limited.of_lanes or limited.of_keys then
     select a.lanes, a.room into look, room from admit_lanes(look, room, swept = 0, limited.of_keys, null) a;

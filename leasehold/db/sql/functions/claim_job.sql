@@ -1,5 +1,5 @@
 -- Take one particular job.  queued -> running.  True: the caller owns it and must run it. False: somebody
--- else won, its exclusive key is busy, a limit is exhausted, or it is not eligible; skip it silently.
+-- else won, its exclusive key is busy, a limit is exhausted, its queue is paused, or it is not eligible; skip it silently.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
@@ -16,10 +16,13 @@ declare
   settled boolean;
 begin
   perform check_worker(worker);
-  limited := limits_exist();
+  limited := holds_exist();
   select j.exclusive_key, j.kind, j.queue into target from jobs j where j.id = job_id;
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', job_id));
+  end if;
+  if limited.of_queues and exists (select from queues p where p.queue = target.queue) then
+    return false;
   end if;
   if target.exclusive_key is not null then
     perform pg_advisory_xact_lock(exclusive_lock(target.exclusive_key));

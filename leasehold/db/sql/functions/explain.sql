@@ -31,6 +31,10 @@ begin
     return query select 'not_accepted', 'it was submitted, and the answer was never given: repeat the submission',
       null::uuid, null::timestamptz;
   end if;
+  return query
+    select 'paused', format('the queue %L is paused since %s%s%s', p.queue, p.paused_at, ' by ' || p.paused_by,
+      ': ' || p.reason), null::uuid, null::timestamptz
+    from queues p where p.queue = job.queue;
   if job.run_at > at then
     return query select case job.state when 'retry' then 'backoff' else 'run_at' end,
       format('it may run from %s on', job.run_at), null::uuid, job.run_at;
@@ -46,8 +50,9 @@ begin
     where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
             else starts_with(job.exclusive_key, l.name) end
       and running_under(l) >= l.max_running;
-  select array_agg(w.id), count(*) filter (where job.kind = any(w.kinds)),
-         count(*) filter (where job.kind = any(w.kinds) and (w.queues is null or job.queue = any(w.queues)))
+  select array_agg(w.id), count(*) filter (where w.kinds is null or job.kind = any(w.kinds)),
+         count(*) filter (where (w.kinds is null or job.kind = any(w.kinds))
+           and (w.queues is null or job.queue = any(w.queues)))
   into live, know_kind, serve_queue
   from workers w where w.stopped_at is null and w.seen_at > at - interval '1 minute';
   if know_kind = 0 then

@@ -14,21 +14,29 @@
 --
 -- Limits on keys park what they refuse: limits_keys.sql.
 
--- Whether there are limits on lanes (global, queue, kind) and on keys; every claim asks first. The table lock holds up
--- nobody but set_limit and drop_limit: they wait for claims that are under way and do not know of them.
-create or replace function limits_exist(out of_lanes boolean, out of_keys boolean) language plpgsql
+-- Whether there are limits on lanes (global, queue, kind) and on keys, and paused queues; every claim asks first. The
+-- table lock holds up nobody but set_limit and drop_limit: they wait for claims that are under way and do not know of them.
+create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean) language plpgsql
 as $$
 begin
   lock table limits in row share mode;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-     -- Not by looking: the snapshot may be older than the limit.
-     and pg_relation_size('limits') > 0 then
+     -- Not by looking: the snapshot may be older than the limit or the pause.
+     and pg_relation_size('limits') + pg_relation_size('queues') > 0 then
     perform refuse('LH003', 'invalid_argument',
       format('transaction isolation level %s', current_setting('transaction_isolation')),
-      'where there are limits, claim under READ COMMITTED: an old snapshot cannot count what runs now');
+      'where there are limits or pauses, claim under READ COMMITTED: an old snapshot cannot know what holds now');
   end if;
-  of_lanes := exists (select from limits l where l.scope in ('global', 'queue', 'kind'));
-  of_keys := exists (select from limits l where l.scope = 'key');
+  -- Almost always both are empty, and one statement says so.
+  if not (exists (select from limits) or exists (select from queues)) then
+    of_lanes := false;
+    of_keys := false;
+    of_queues := false;
+    return;
+  end if;
+  select exists (select from limits l where l.scope in ('global', 'queue', 'kind')),
+    exists (select from limits l where l.scope = 'key'), exists (select from queues)
+  into of_lanes, of_keys, of_queues;
 end $$;
 
 -- How many jobs run under a limit, counted no further than the limit. Volatile: each call counts anew.

@@ -7,6 +7,7 @@ returns table (
   finished_at timestamptz
 ) language sql stable
 security definer set search_path from current
+set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
   select j.id, j.kind, j.queue, j.state, client_status(j.state, j.reason), j.result, j.reason, j.reason_detail,
     j.progress, j.progress_note, j.run_at, j.created_at, j.updated_at, j.finished_at
@@ -21,6 +22,29 @@ returns table (
 ) language sql stable
 security definer set search_path from current
 as $$ select * from status_v1(job_id) $$;
+
+-- The same of many jobs, without their results: for whoever asks again and again. An unknown id has no row.
+create or replace function statuses_v1(ids uuid[]) returns table (
+  id uuid, kind text, queue text, state job_state, status text, reason text, progress real, progress_note text,
+  run_at timestamptz, created_at timestamptz, updated_at timestamptz, finished_at timestamptz
+) language plpgsql stable
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    select j.id, j.kind, j.queue, j.state, client_status(j.state, j.reason), j.reason, j.progress, j.progress_note,
+      j.run_at, j.created_at, j.updated_at, j.finished_at
+    from jobs j where j.id = any(statuses_v1.ids);
+end $$;
+
+create or replace function statuses(ids uuid[]) returns table (
+  id uuid, kind text, queue text, state job_state, status text, reason text, progress real, progress_note text,
+  run_at timestamptz, created_at timestamptz, updated_at timestamptz, finished_at timestamptz
+) language sql stable
+security definer set search_path from current
+as $$ select * from statuses_v1(ids) $$;
 
 -- For people who look and must not see what the jobs carry: no payload, no result, no error text, no keys.
 create or replace view job_overview as

@@ -5,13 +5,22 @@ declare
   schema_name text := current_schema();
   name text;
   grants constant jsonb := '{
-    "leasehold_producer": ["enqueue", "enqueue_many", "submit", "accept", "hint", "status", "lease_seconds"],
+    "leasehold_producer": ["enqueue", "enqueue_many", "submit", "submit_many", "accept", "accept_many", "hint", "status",
+      "statuses", "lease_seconds"],
     "leasehold_worker": ["claim", "claim_job", "heartbeat", "owned", "complete", "fail", "fail_many", "release",
       "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds",
-      "status", "lease_seconds"],
+      "status", "lease_seconds", "schedule_due", "schedule_claim", "schedule_fire", "schedule_problem", "schedule_sync"],
     "leasehold_operator": ["accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "status",
-      "counts", "explain", "logs", "set_limit", "drop_limit", "lease_seconds"],
-    "leasehold_viewer": ["counts", "explain", "lease_seconds"]
+      "counts", "explain", "logs", "set_limit", "drop_limit", "lease_seconds", "pause", "resume", "run_now",
+      "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
+      "create_token", "revoke_token", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
+      "schedule_remove", "schedule_list"],
+    "leasehold_viewer": ["counts", "explain", "lease_seconds", "queue_list", "worker_list", "stats"],
+    "leasehold_api": ["enqueue_many", "submit", "submit_many", "accept", "accept_many", "hint", "status", "statuses", "lease_seconds",
+      "cancel", "retry", "counts", "explain", "logs", "set_limit", "drop_limit", "pause", "resume", "run_now",
+      "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
+      "create_token", "revoke_token", "token", "tokens_exist", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
+      "schedule_remove", "schedule_list"]
   }';
 begin
   execute format('revoke all on schema %I from public', schema_name);
@@ -37,5 +46,7 @@ begin
   loop
     execute name;
   end loop;
-  grant select on job_overview, attempt_overview, worker_overview, limit_overview to leasehold_viewer, leasehold_operator;
+  grant select on job_overview, attempt_overview, worker_overview, limit_overview, schedule_overview
+    to leasehold_viewer, leasehold_operator, leasehold_api;
+  grant select on token_overview to leasehold_operator, leasehold_api;
 end $$;

@@ -1,0 +1,68 @@
+"""The text of an API token: `lh_`, its id, `_`, its secret. Pure; what a token allows is kept in the database.
+
+The secret has 256 random bits, so a plain SHA-256 of it is as hard to turn back as the secret is to guess.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+PREFIX: Final = "lh"
+"""What every token begins with: scanners of published code look for such marks."""
+
+SCOPES: Final = ("submit", "read", "operate")
+"""What a token may allow: record jobs; see them; see what they carry, and change what happens to them."""
+
+_SHAPE: Final = re.compile(r"lh_([A-Za-z0-9_-]{22})_([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token as its holder has it. Neither its repr nor its str shows the secret."""
+
+    id: UUID
+    secret: bytes = field(repr=False)
+
+    def reveal(self) -> str:
+        """The text to hand out, once."""
+        return f"{PREFIX}_{_text(self.id.bytes)}_{_text(self.secret)}"
+
+    def hash(self) -> bytes:
+        """What is kept of the secret."""
+        return hashlib.sha256(self.secret).digest()
+
+    def fits(self, secret_hash: bytes) -> bool:
+        """Whether the hash is this secret's; takes as long for any other."""
+        return hmac.compare_digest(self.hash(), secret_hash)
+
+
+def make_token(id: UUID) -> TokenText:  # noqa: A002 (the SQL argument's name)
+    """A token with a new secret."""
+    return TokenText(id, secrets.token_bytes(32))
+
+
+def parse_token(text: str) -> TokenText | None:
+    """Read the text of a token; None if it is not one."""
+    shape = _SHAPE.fullmatch(text)
+    if shape is None:
+        return None
+    token = TokenText(UUID(bytes=_bytes(shape[1])), _bytes(shape[2]))
+    # The last character of each part has bits to spare: only one spelling is the token.
+    return token if hmac.compare_digest(token.reveal(), text) else None
+
+
+def _text(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error as error:  # the pattern lets nothing through that could get here
+        raise ValueError("not URL-safe base64") from error
