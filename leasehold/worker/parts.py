@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from leasehold.db.link import Link
 from leasehold.db.listen import Listener
 from leasehold.intent import DUE
+from leasehold.schedule import SCHEDULE
+from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
@@ -38,6 +40,7 @@ class Parts:
         self.runner = Runner(worker, self.finisher, self.keeper)
         self.claimer = Claimer(worker, self._links["claimer"], store, self.runner)
         self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry)
+        self.scheduler = Scheduler(worker.id, self.upkeep_link, store, worker.app.telemetry)
         self.listener = Listener(
             database.dsn, schema=store.schema, name=f"leasehold listener {worker.id}", hint=self._hint
         )
@@ -48,6 +51,9 @@ class Parts:
 
     def _hint(self, queue: str) -> None:
         """Pass a hint on to whom it concerns."""
+        if queue == SCHEDULE:
+            self.scheduler.hint()
+            return
         due = queue == DUE
         if not due:
             self.claimer.hint(queue)
@@ -58,12 +64,13 @@ class Parts:
         self.keeper.start()
         self.loops = [
             asyncio.create_task(part.run(), name=type(part).__name__)
-            for part in (self.claimer, self.finisher, self.sweeper, self.listener, self.prober)
+            for part in (self.claimer, self.finisher, self.sweeper, self.scheduler, self.listener, self.prober)
         ]
 
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
         """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
         await self.claimer.stop()
+        await _quietly(self.scheduler.stop)
         await self.runner.drain(grace, hurry)
         await self.finisher.drain()
         self.keeper.stop()

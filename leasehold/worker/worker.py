@@ -144,16 +144,8 @@ class Worker:
         logger.info("worker %s stopped", self.id)
 
     async def _announced(self, link: Link) -> bool:
-        """Say who we are and what our tasks need; False if we were told to stop before the database answered."""
-        call = self.store.start_worker(
-            self.id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=None if self.options.queues is None else list(self.options.queues),
-            leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
-            slots=self.options.slots,
-        )
-        announcing = asyncio.create_task(link.insist(call))
+        """Say who we are; False if we were told to stop before the database answered."""
+        announcing = asyncio.create_task(self._announce(link))
         stopping = asyncio.create_task(self._stopping.wait())
         done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -163,6 +155,22 @@ class Worker:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
         return False
+
+    async def _announce(self, link: Link) -> None:
+        """Say who we are, what our tasks need, and which schedules our code declares."""
+        call = self.store.start_worker(
+            self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=None if self.options.queues is None else list(self.options.queues),
+            leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
+            slots=self.options.slots,
+        )
+        await link.insist(call)
+        if self.app.schedules.declared:
+            changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared))
+            if changed:
+                logger.info("schedules made or changed: %s", ", ".join(changed))
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Return when told to stop; raise if a loop ends by itself, which is a defect."""
