@@ -18,8 +18,10 @@ from leasehold.errors import (
 )
 from leasehold.intent import Intent
 from leasehold.job import Job
+from leasehold.mounting import api
 from leasehold.outcome import Cancel, Retry, Snooze
 from leasehold.retry import ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from leasehold.schedule import Schedule
 from leasehold.task import Task
 from leasehold.version import __version__
 
@@ -45,9 +47,11 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "Schedule",
     "SchemaMismatch",
     "Snooze",
     "Task",
     "__version__",
+    "api",
     "current_job",
 ]

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
@@ -20,6 +20,8 @@ from leasehold.intent import Intent
 from leasehold.job import Job
 from leasehold.locate import located
 from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
+from leasehold.schedule import Missed, Overlap
+from leasehold.schedules import ScheduleDecorator, Schedules
 from leasehold.task import Executor, Task, TaskDecorator
 from leasehold.telemetry import After, Before, Hooks, OnError, Telemetry
 
@@ -43,6 +45,8 @@ class App:
         self._database: Database | None = None
         self._guard = threading.Lock()
         self._store = Store(self.settings.schema)
+        self.schedules = Schedules(self)
+        """What runs again and again: declared by `@app.schedule`, and made or changed at run time."""
         _apps.add(self)
 
     def __repr__(self) -> str:
@@ -78,6 +82,42 @@ class App:
             retry=as_policy(retry) if retry is not None else ExponentialBackoff(), executor=executor,
             memory=memory,
         )  # fmt: skip
+
+    def schedule(  # noqa: PLR0913 (each is an option)
+        self,
+        cron: str | None = None,
+        *,
+        every: timedelta | None = None,
+        key: str | None = None,
+        kind: str | None = None,
+        arguments: Mapping[str, object] = MappingProxyType({}),
+        time_zone: str = "UTC",
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        exclusive_key: str | None = None,
+        tags: tuple[str, ...] = (),
+        due_argument: str | None = None,
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        jitter: timedelta = timedelta(0),
+        missed: Missed = "skip",
+        grace: timedelta = timedelta(minutes=5),
+        max_missed: int = 1000,
+        overlap: Overlap = "allow",
+        enabled: bool | None = None,
+    ) -> ScheduleDecorator:
+        """Run a task by a rule: `@app.schedule("*/5 * * * *", key="refresh")`, over `@app.task` or a plain function.
+
+        `leasehold.schedule.Schedule` says what each option means. Workers bring it into the database when they start.
+        """
+        options = {
+            "cron": cron, "every": every, "key": key, "time_zone": time_zone, "queue": queue, "priority": priority,
+            "max_attempts": max_attempts, "exclusive_key": exclusive_key, "tags": tags, "due_argument": due_argument,
+            "starts_at": starts_at, "ends_at": ends_at, "jitter": jitter, "missed": missed, "grace": grace,
+            "max_missed": max_missed, "overlap": overlap, "enabled": enabled,
+        }  # fmt: skip
+        return ScheduleDecorator(self, kind, arguments, options)
 
     def register(self, task: Task[P, R]) -> Task[P, R]:
         """Take a task in. One kind, one task."""
@@ -145,7 +185,7 @@ class App:
         else:
             database = self.database
             ids = database.run(database.store.enqueue_many(batch, database.new_ids(len(batch)), notify=False))
-            database.hints.hint(*{hint for intent in batch for hint in intent.hints})
+            database.hints.hint(*_hints_of(batch))
         return self._handles(batch, ids)
 
     async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
@@ -157,7 +197,7 @@ class App:
             database = await self.adatabase()
             new = await database.anew_ids(len(batch))
             ids = await database.arun(database.store.enqueue_many(batch, new, notify=False))
-            database.hints.hint(*{hint for intent in batch for hint in intent.hints})
+            database.hints.hint(*_hints_of(batch))
         return self._handles(batch, ids)
 
     def job(self, job_id: UUID | str) -> Job[Any]:
@@ -169,6 +209,11 @@ class App:
         return Job(self, number)
 
     # -- the database
+
+    @property
+    def store(self) -> Store:
+        """The SQL API of the app's schema, as calls."""
+        return self._store
 
     @property
     def database(self) -> Database:
@@ -207,8 +252,13 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _handles(self, intents: list[Intent], ids: list[UUID]) -> list[Job[Any]]:
+    def _handles(self, intents: list[Intent], ids: list[str]) -> list[Job[Any]]:
         return [Job(self, job_id, intent.kind) for intent, job_id in zip(intents, ids, strict=True)]
+
+
+def _hints_of(batch: list[Intent]) -> set[str]:
+    """What to say to sleeping workers. Intents with the same head say the same."""
+    return {hint for intent in {intent.head: intent for intent in batch}.values() for hint in intent.hints}
 
 
 def _place(function: Callable[..., object]) -> str:

@@ -52,13 +52,15 @@ class Codec:
         # Optional, because pydantic takes our settings only for a type that cannot have its own.
         self._adapter: TypeAdapter[Any] = TypeAdapter(Optional[hint], config=_CONFIG)  # noqa: UP045
         self._max_bytes = max_bytes
-        # Bound once: the worker calls this for every job.
+        # Bound once: these are called for every job, and the adapter's own methods cost as much again.
         self._read = self._adapter.validator.validate_json
+        self._validate = self._adapter.validator.validate_python
+        self._to_json = self._adapter.serializer.to_json
 
     def encode(self, value: object) -> str:
         """The JSON text of the value, or Unfit."""
         try:
-            valid = self._adapter.validator.validate_python(value)
+            valid = self._validate(value)
         except ValidationError as error:
             raise Unfit(*map(_problem, error.errors(include_url=False))) from None
         text = self._write(valid)
@@ -93,9 +95,7 @@ class Codec:
 
     def _dump(self, valid: object, include: set[Any] | None = None) -> str:
         # warnings="error": an object changed behind pydantic's back must not be written half right.
-        return self._adapter.dump_json(
-            valid, include=include, by_alias=True, round_trip=True, warnings="error"
-        ).decode()
+        return self._to_json(valid, include=include, by_alias=True, round_trip=True, warnings="error").decode()
 
     def _refuse_nan(self, valid: object) -> None:
         # As Python, not as JSON: only there is the number still what it was.

@@ -5,15 +5,21 @@
     ├── InvalidJob               a job that cannot be recorded as it is
     │   └── InvalidArguments     the arguments do not fit the task's signature
     ├── UnknownKind              no task of that kind is registered
-    ├── JobUnknown               no job has that id
+    ├── JobUnknown               no job has that id, no schedule that key
     ├── IllegalTransition        the state machine has no such edge
     ├── IdempotencyConflict      the key belongs to a different job (strict mode)
+    ├── NotClaimable             a schedule cannot be claimed now: an ordinary answer, no failure
+    │   ├── ScheduleLocked       ... somebody else has claimed it
+    │   ├── ScheduleNotDue       ... its time has not come
+    │   └── ScheduleDisabled     ... somebody has switched it off
     ├── LeaseLost                the job is no longer this attempt's to write
     ├── NotPermitted             the database role may not do that
     ├── ResultTimeout            the job did not finish in time (also a TimeoutError)
     ├── JobFailed                the job is dead
     │   └── JobCancelled         ... because somebody cancelled it
     ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
+    ├── ApiError                 the HTTP API refused, with problem details
+    ├── ApiUnavailable           no answer from the HTTP API; the outcome may be unknown
     ├── SchemaMismatch           the schema in the database is not the one this release knows
     └── EmbeddedError            the development PostgreSQL could not be started
 
@@ -58,7 +64,7 @@ class UnknownKind(LeaseholdError, LookupError):
 
 
 class JobUnknown(LeaseholdError, LookupError):
-    """No job has that id."""
+    """No job has that id, or no schedule that key."""
 
 
 class IllegalTransition(LeaseholdError):
@@ -67,6 +73,22 @@ class IllegalTransition(LeaseholdError):
 
 class IdempotencyConflict(LeaseholdError):
     """The idempotency key belongs to a job of another kind or payload."""
+
+
+class NotClaimable(LeaseholdError):
+    """A schedule cannot be claimed now. An ordinary answer to whoever tries: never logged as a failure."""
+
+
+class ScheduleLocked(NotClaimable):
+    """Somebody else has claimed the schedule, or is changing it."""
+
+
+class ScheduleNotDue(NotClaimable):
+    """The schedule's time has not come."""
+
+
+class ScheduleDisabled(NotClaimable):
+    """Somebody has switched the schedule off."""
 
 
 class LeaseLost(LeaseholdError):
@@ -97,6 +119,47 @@ class DatabaseUnavailable(LeaseholdError):
     """PostgreSQL did not answer. A write may or may not have happened: repeat it identically."""
 
     exit_code = 3
+
+    sent = True
+    """False: nothing has happened, for the call was certainly never sent."""
+
+
+class ApiError(LeaseholdError):
+    """The HTTP API refused. The attributes are those of its problem details (RFC 9457)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = "about:blank",  # noqa: A002 (the member's name in the RFC)
+        title: str = "",
+        status: int = 0,
+        detail: str = "",
+        more: dict[str, object] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.type = type
+        """Stable: tell problems apart by this."""
+        self.title = title
+        """The same for every problem of the type."""
+        self.status = status
+        """Of the HTTP answer; 0 if it was no answer of the API at all."""
+        self.detail = detail
+        """What happened this time."""
+        self.more = more or {}
+        """All members, `errors` among them."""
+
+
+class ApiUnavailable(LeaseholdError):
+    """The HTTP API did not answer. A write may or may not have happened: repeat it with the same key."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, keys: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.keys = keys
+        """The idempotency keys that were sent."""
 
 
 class SchemaMismatch(LeaseholdError):

@@ -8,10 +8,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from uuid import UUID
 
 _PER_MS = 4096
 _NS_PER_MS = 1_000_000
+_VARIANT = {f"{n:x}": "89ab"[n % 4] for n in range(16)}
 
 
 class IdMaker:
@@ -37,10 +37,19 @@ class IdMaker:
         """A maker that has learnt nothing yet: for a forked child, where this one's lock may be taken for ever."""
         return IdMaker(self.clock)
 
-    def make(self) -> UUID:
-        """A new id: 48 bits of milliseconds, 12 bits of their fraction, 62 random bits."""
+    def make(self, count: int) -> list[str]:
+        """So many new ids, each 48 bits of milliseconds, 12 bits of their fraction, 62 random bits.
+
+        As text: that is how they travel, and a batch of a thousand is made in a millisecond.
+        """
         now = (self.clock() + (self._offset_ns or 0)) * _PER_MS // _NS_PER_MS
         with self._lock:
-            self._last = now = max(now, self._last + 1)
-        milliseconds, fraction = divmod(now, _PER_MS)
-        return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | secrets.randbits(62))
+            first = max(now, self._last + 1)
+            self._last = first + count - 1
+        chance = secrets.token_bytes(8 * count).hex()
+        ids = []
+        for n in range(count):
+            milliseconds, fraction = divmod(first + n, _PER_MS)
+            time_part, rest = f"{milliseconds:012x}", chance[16 * n : 16 * n + 16]
+            ids.append(f"{time_part[:8]}-{time_part[8:]}-7{fraction:03x}-{_VARIANT[rest[0]]}{rest[1:4]}-{rest[4:]}")
+        return ids

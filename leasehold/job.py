@@ -19,11 +19,18 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """A handle: it holds the id and asks the database for everything else."""
 
-    def __init__(self, app: "App", job_id: UUID, kind: str | None = None) -> None:
+    def __init__(self, app: "App", job_id: UUID | str, kind: str | None = None) -> None:
         self._app = app
-        self.id = job_id
+        self._id = job_id
         self.kind = kind
         """None until the database was asked, if only the id was given."""
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        if isinstance(self._id, str):  # of a batch, where most are never looked at
+            self._id = UUID(self._id)
+        return self._id
 
     def __repr__(self) -> str:
         return f"<Job {self.kind or '?'} {self.id}>"

@@ -101,6 +101,7 @@ class Task(Generic[P, R]):
         self.arguments = Arguments(function, kind=options.kind)
         self.result = Result(function, kind=options.kind)
         self._order = _Order()
+        self._intent_without_payload: Intent | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", options.kind)
         self.__wrapped__ = function
@@ -137,10 +138,15 @@ class Task(Generic[P, R]):
         return self._intent(args, kwargs)
 
     def _intent(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Intent:
+        if self._intent_without_payload is None:
+            self._intent_without_payload = self._make_intent()
+        return self._intent_without_payload.carrying(self.arguments.encode(args, kwargs))
+
+    def _make_intent(self) -> Intent:
         order, options = self._order, self.options
         return Intent(
             kind=options.kind,
-            payload=self.arguments.encode(args, kwargs),
+            payload="{}",
             queue=options.queue if order.queue is None else order.queue,
             priority=options.priority if order.priority is None else order.priority,
             run_after=order.run_after,
@@ -179,6 +185,7 @@ class Task(Generic[P, R]):
                 raise InvalidJob(f"{self.kind}: {problem}") from None
         copy: Task[P, R] = object.__new__(Task)
         copy.__dict__.update(self.__dict__)
+        copy._intent_without_payload = None
         copy._order = replace(self._order, **{name: wish for name, wish in wishes.items() if wish is not _UNSET})
         return copy
 

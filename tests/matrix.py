@@ -14,7 +14,16 @@ from leasehold.embedded import find_binaries
 from leasehold.errors import EmbeddedError
 
 OTHERS = ("17", "16", "15")
-PARTS = ("tests/sql", "tests/model", "tests/security", "tests/db", "tests/worker", "tests/supervise", "tests/survival")
+PARTS = (
+    "tests/sql",
+    "tests/model",
+    "tests/security",
+    "tests/db",
+    "tests/worker",
+    "tests/supervise",
+    "tests/survival",
+    "tests/schedules",
+)
 QUICK = (
     "tests/sql",
     "tests/model/test_model.py",
@@ -22,6 +31,9 @@ QUICK = (
     "tests/db/test_migrate.py",
     "tests/worker/test_outcomes.py",
     "tests/worker/test_leases.py",
+    "tests/schedules/test_claim.py",
+    "tests/schedules/test_fire.py",
+    "tests/schedules/test_put.py",
 )
 """What CI has time for: everything that could differ in the database itself."""
 BETWEEN = (

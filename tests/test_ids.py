@@ -11,13 +11,21 @@ from leasehold.ids import IdMaker
 HOUR = 3600 * 10**9
 
 
+def ids(maker: IdMaker, count: int) -> list[UUID]:
+    return [UUID(made) for made in maker.make(count)]
+
+
+def one(maker: IdMaker) -> UUID:
+    return ids(maker, 1)[0]
+
+
 def milliseconds(made: UUID) -> int:
     return made.int >> 80
 
 
 def test_ids_are_of_version_seven_and_carry_the_time() -> None:
     before = time.time_ns() // 10**6
-    made = IdMaker().make()
+    made = one(IdMaker())
     after = time.time_ns() // 10**6
     assert made.version == 7
     assert made.variant == RFC_4122
@@ -31,7 +39,7 @@ def test_ids_increase_within_a_process_across_threads() -> None:
 
     def work() -> None:
         ready.wait()
-        batches.append([maker.make() for _ in range(5_000)])
+        batches.append([one(maker) for _ in range(5_000)])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -47,9 +55,9 @@ def test_ids_increase_within_a_process_across_threads() -> None:
 def test_ids_increase_though_the_clock_stands_still_or_goes_back() -> None:
     now = 10**18
     maker = IdMaker(clock=lambda: now)
-    made = [maker.make() for _ in range(10_000)]
+    made = ids(maker, 10_000)
     now -= HOUR
-    made += [maker.make() for _ in range(100)]
+    made += ids(maker, 100)
     assert made == sorted(made)
     assert len(set(made)) == len(made)
 
@@ -60,7 +68,7 @@ def test_ids_follow_the_databases_clock(wrong: int) -> None:
     assert not maker.follows
     maker.follow(database_ns=time.time_ns(), local_ns=maker.clock())
     assert maker.follows
-    assert abs(milliseconds(maker.make()) - time.time_ns() // 10**6) < 1000
+    assert abs(milliseconds(one(maker)) - time.time_ns() // 10**6) < 1000
 
 
 def test_a_maker_begun_anew_knows_nothing_of_the_database() -> None:
@@ -74,8 +82,18 @@ def test_a_maker_begun_anew_knows_nothing_of_the_database() -> None:
 def test_a_fraction_of_a_millisecond_counts() -> None:
     now = 10**18
     maker = IdMaker(clock=lambda: now)
-    first = maker.make()
+    first = one(maker)
     now += 500_000
-    second = maker.make()
+    second = one(maker)
     assert milliseconds(first) == milliseconds(second)
     assert (second.int >> 64 & 0xFFF) - (first.int >> 64 & 0xFFF) == 2048
+
+
+def test_a_batch_is_in_order_and_of_version_seven_every_one() -> None:
+    maker = IdMaker()
+    made = ids(maker, 20_000) + ids(maker, 20_000)
+    assert made == sorted(made)
+    assert len({one.int >> 64 for one in made}) == 40_000
+    assert {(one.version, one.variant) for one in made} == {(7, RFC_4122)}
+    assert [str(one) for one in ids(maker, 3)] != [str(one) for one in ids(maker, 3)]
+    assert maker.make(0) == []

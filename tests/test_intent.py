@@ -84,16 +84,16 @@ def test_many_are_one_array_with_the_names_of_enqueue() -> None:
         queue="q", priority=1, run_after=timedelta(seconds=1), idempotency_key="i", max_attempts=2,
         exclusive_key="e", tags=("ü",), payload='{"n": 1.10}',
     )  # fmt: skip
-    job_id = uuid4()
+    job_id = str(uuid4())
     text = Intent.array([full, intent()], [job_id, job_id])
     assert '"payload": {"n": 1.10}' in text  # not a digit of it is touched
     first, second = json.loads(text)
     assert first == {
         "kind": "K", "queue": "q", "priority": 1, "run_after": "1000000 microseconds", "idempotency_key": "i",
-        "max_attempts": 2, "exclusive_key": "e", "tags": ["ü"], "id": str(job_id), "payload": {"n": 1.1},
+        "max_attempts": 2, "exclusive_key": "e", "tags": ["ü"], "id": job_id, "payload": {"n": 1.1},
     }  # fmt: skip
     assert second == {
-        "kind": "K", "queue": "default", "priority": 0, "max_attempts": 5, "id": str(job_id), "payload": {},
+        "kind": "K", "queue": "default", "priority": 0, "max_attempts": 5, "id": job_id, "payload": {},
     }  # fmt: skip
     assert Intent.array([]) == "[]"
 

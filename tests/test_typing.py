@@ -33,12 +33,25 @@ def resize(path: str, *, width: int) -> dict[str, int]:
 async def tick() -> None: ...
 
 
+@app.schedule("0 * * * *", key="resize-hourly", arguments={"path": "a", "width": 1})
+@app.task(kind="SHRINK")
+def shrink(path: str, *, width: int) -> int:
+    return width
+
+
+@app.schedule("0 * * * *")
+async def refresh(full: bool = False) -> int:
+    return 1
+
+
 def right_calls() -> None:
     send_email.enqueue(to="a", subject="b")
     send_email.enqueue("a", "b", 3)
     send_email.using(priority=1).enqueue(to="a", subject="b")
     resize.enqueue("a", width=1)
     tick.enqueue()
+    shrink.enqueue("a", width=1)
+    refresh.enqueue(full=True)
 
 
 def wrong_calls() -> None:
@@ -52,6 +65,10 @@ def wrong_calls() -> None:
     resize.enqueue("a", 1)  # E: call-arg
     resize.enqueue("a", width="b")  # E: arg-type
     tick.enqueue(1)  # E: call-arg
+    shrink.enqueue("a", width="b")  # E: arg-type
+    refresh.enqueue(full="yes")  # E: arg-type
+    app.schedule(5)  # E: arg-type
+    app.schedule("0 * * * *", missed="maybe")  # E: arg-type
 
 
 async def async_calls() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli import dev, migrate, worker
+from leasehold.cli import dev, migrate, openapi, schedules, serve, tokens, worker
 from leasehold.cli.console import say, say_error
 from leasehold.errors import LeaseholdError
 from leasehold.version import __version__
@@ -21,7 +21,11 @@ app = typer.Typer(
 )
 app.command("dev")(dev.command)
 app.command("migrate")(migrate.command)
+app.command("openapi")(openapi.command)
+app.command("serve")(serve.command)
 app.command("worker")(worker.command)
+app.add_typer(tokens.commands)
+app.add_typer(schedules.commands)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,8 +1,10 @@
 """`leasehold dev`: everything at once, on this machine, to look at."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -16,10 +18,11 @@ from rich.text import Text
 from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
+from leasehold.cli.serve import PORT
 from leasehold.cli.worker import run_async
 from leasehold.config import Settings
 from leasehold.demo.traffic import run_traffic
-from leasehold.errors import DatabaseUnavailable
+from leasehold.errors import ConfigError, DatabaseUnavailable
 from leasehold.locate import located
 
 _DEMO = "leasehold.demo:app"
@@ -43,7 +46,7 @@ def command(
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     seconds: Annotated[float, typer.Option("--for", help="Stop by itself after so many seconds; 0: never.", min=0)] = 0,
 ) -> None:
-    """Start a PostgreSQL, migrate it, run a worker and some demo traffic, and show what happens.
+    """Start a PostgreSQL, migrate it, run a worker, the API and some demo traffic, and show what happens.
 
     With LEASEHOLD_DSN set, that server is used instead of an embedded one.
     """
@@ -61,8 +64,12 @@ async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) 
         loop.add_signal_handler(number, stopping.set)
     if seconds:
         loop.call_later(seconds, stopping.set)
-    worker = _WorkerProcess(name, slots)
-    parts = [asyncio.create_task(worker.run()), asyncio.create_task(_show(app, worker))]
+    worker = _Process("worker", ["worker", name, "--slots", str(slots), "--grace", "5"])
+    port = _free_port()
+    server = _Process("API server", ["serve", name, "--port", str(port)])
+    say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json)")
+    parts = [asyncio.create_task(process.run()) for process in (worker, server)]
+    parts.append(asyncio.create_task(_show(app, worker, f"http://127.0.0.1:{port}")))
     if rate:
         parts.append(asyncio.create_task(run_traffic(jobs_per_second=rate)))
     waiting = asyncio.create_task(stopping.wait())
@@ -70,18 +77,27 @@ async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) 
     for part in parts:
         part.cancel()
     results = await asyncio.gather(*parts, return_exceptions=True)
-    await worker.stop()
+    await asyncio.gather(worker.stop(), server.stop())
     await app.aclose()
     for part, result in zip(parts, results, strict=True):
         if part in done and isinstance(result, BaseException):
             raise result
 
 
-class _WorkerProcess:
-    """A worker in a process of its own, started again when it dies: kill it and see."""
+def _free_port() -> int:
+    """The API's port, or the next one that is free."""
+    for port in range(PORT, PORT + 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ConfigError(f"no port from {PORT} to {PORT + 99} is free", hint="end what occupies them")
 
-    def __init__(self, name: str, slots: int) -> None:
-        self._command = [sys.executable, "-m", "leasehold", "worker", name, "--slots", str(slots), "--grace", "5"]
+
+class _Process:
+    """A part in a process of its own, started again when it dies: kill it and see."""
+
+    def __init__(self, what: str, arguments: list[str]) -> None:
+        self._what = what
+        self._command = [sys.executable, "-m", "leasehold", *arguments]
         self._process: asyncio.subprocess.Process | None = None
         self.deaths = 0
         self.news = ""
@@ -94,13 +110,13 @@ class _WorkerProcess:
 
     async def run(self) -> None:
         while True:
-            # A session of its own: Ctrl-C is for us, who stop the worker in good order.
+            # A session of its own: Ctrl-C is for us, who stop it in good order.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True
             )
             _, errors = await self._process.communicate()
             self.deaths += 1
-            self.news = f"worker {self._process.pid} ended ({_how(self._process.returncode)}); starting another"
+            self.news = f"{self._what} {self._process.pid} ended ({_how(self._process.returncode)}); starting another"
             if self._process.returncode not in {0, -signal.SIGKILL}:
                 self.news += "\n" + errors.decode(errors="replace")[-2000:].strip()
             self.tell(self.news)
@@ -118,7 +134,7 @@ def _how(returncode: int | None) -> str:
     return f"exit code {returncode}"
 
 
-async def _show(app: App, worker: _WorkerProcess) -> None:
+async def _show(app: App, worker: _Process, url: str) -> None:
     """Counts, live in a terminal, a line every two seconds elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -129,7 +145,7 @@ async def _show(app: App, worker: _WorkerProcess) -> None:
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
             counts = await _counts(app)
-            live.update(Group(_table(counts), *map(Text, _below(counts, worker))), refresh=True)
+            live.update(Group(_table(counts), *map(Text, _below(counts, worker, url))), refresh=True)
             await asyncio.sleep(0.25)
 
 
@@ -146,7 +162,7 @@ def _number(counts: dict[str, tuple[int, bool]], state: str) -> str:
     return f"{number:,}{'+' if capped else ''}"
 
 
-def _line(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> str:
+def _line(counts: dict[str, tuple[int, bool]], worker: _Process) -> str:
     states = "  ".join(f"{state} {_number(counts, state)}" for state in _STATES)
     return f"{states}  ({counts.get('success in 10 s', (0, False))[0] / 10:.1f}/s, worker {worker.pid or 'none'})"
 
@@ -161,7 +177,11 @@ def _table(counts: dict[str, tuple[int, bool]]) -> Table:
     return table
 
 
-def _below(counts: dict[str, tuple[int, bool]], worker: _WorkerProcess) -> list[str]:
+def _below(counts: dict[str, tuple[int, bool]], worker: _Process, url: str) -> list[str]:
     rate = counts.get("success in 10 s", (0, False))[0] / 10
     hint = f"worker {worker.pid}: try  kill -9 {worker.pid}" if worker.pid else "no worker"
-    return [f"{rate:.1f} done per second · {hint} · died so far: {worker.deaths} · Ctrl-C ends", worker.news]
+    return [
+        f"{rate:.1f} done per second · {hint} · died so far: {worker.deaths} · Ctrl-C ends",
+        f"API: {url}",
+        worker.news,
+    ]

@@ -6,13 +6,13 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
-from uuid import UUID
 
 import psycopg
 
 from leasehold.db.call import Call
+from leasehold.db.cut import cut_off
 from leasehold.db.dial import Dialer
 from leasehold.db.hints import Hinter
 from leasehold.db.idle import Held, Idle
@@ -43,7 +43,8 @@ class Database:
     """Runs calls, from any thread and any event loop.
 
     While the database is away for a moment a call waits for it. A call that was sent and not answered is sent
-    again if it may be repeated; else the caller is told.
+    again if it may be repeated; else the caller is told. With `bounded`, a coroutine's call that has had no answer
+    when its time is over is given up with its connection: for servers, whose clients wait.
     """
 
     def __init__(
@@ -53,12 +54,15 @@ class Database:
         schema: str,
         prepare: bool = True,
         wait: float = _WAIT_SECONDS,
+        bounded: bool = False,
         ids: IdMaker | None = None,
     ) -> None:
         self.dsn = dsn
+        self.wait = wait
+        """Seconds that a call may take at most: to get a connection, and if `bounded` to be answered as well."""
         self.store = Store(schema)
         self.ids = ids or IdMaker()
-        self._wait = wait
+        self._bounded = bounded
         self._prepare = prepare
         self._dialer = Dialer(dsn, name="leasehold", prepare=prepare, prepare_after=2)
         self._begin()
@@ -87,7 +91,7 @@ class Database:
 
     def run(self, call: Call[T]) -> T:
         """Run a call from a thread."""
-        deadline = time.monotonic() + self._wait
+        deadline = time.monotonic() + self.wait
         backoff = Backoff(first=0.02, longest=0.5)
         while True:
             try:
@@ -97,30 +101,41 @@ class Database:
                 _raise_unless_repeatable(call, error, deadline)
             time.sleep(backoff.pause())
 
-    async def arun(self, call: Call[T]) -> T:
-        """Run a call from a coroutine."""
-        deadline = time.monotonic() + self._wait
+    async def arun(self, call: Call[T], deadline: float | None = None) -> T:
+        """Run a call from a coroutine; until `deadline` by the monotonic clock, if one is given.
+
+        DatabaseUnavailable says in `sent` whether the call may have happened.
+        """
+        deadline = time.monotonic() + self.wait if deadline is None else deadline
         backoff = Backoff(first=0.02, longest=0.5)
+        unknown = False
         while True:
+            sent = False
             try:
                 async with self._aconnection(deadline) as connection:
-                    cursor = await connection.execute(call.sql, call.args)
-                    return call.read(await cursor.fetchall())
+                    sent = True
+                    with cut_off(connection, deadline) if self._bounded else nullcontext():
+                        cursor = await connection.execute(call.sql, call.args)
+                        return call.read(await cursor.fetchall())
             except psycopg.Error as error:
-                _raise_unless_repeatable(call, error, deadline)
+                unknown = unknown or (sent and not certainly_undone(error))
+                _raise_unless_repeatable(call, error, deadline, sent=unknown)
+            except DatabaseUnavailable as error:
+                error.sent = unknown
+                raise
             await asyncio.sleep(backoff.pause())
 
-    def new_ids(self, count: int) -> list[UUID]:
+    def new_ids(self, count: int) -> list[str]:
         """Ids for new jobs, in the order of the database's clock."""
         if not self.ids.follows:
             self.run(self.store.clock())  # the connection it makes learns the clock
-        return [self.ids.make() for _ in range(count)]
+        return self.ids.make(count)
 
-    async def anew_ids(self, count: int) -> list[UUID]:
+    async def anew_ids(self, count: int) -> list[str]:
         """Ids for new jobs, in the order of the database's clock."""
         if not self.ids.follows:
             await self.arun(self.store.clock())
-        return [self.ids.make() for _ in range(count)]
+        return self.ids.make(count)
 
     def close(self) -> None:
         """Close the connections of all threads and event loops, those in use when their call has ended."""
@@ -150,11 +165,14 @@ class Database:
     @asynccontextmanager
     async def _aconnection(self, deadline: float) -> AsyncIterator[psycopg.AsyncConnection]:
         loop = self._loop()
-        try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                await loop.seats.acquire()
-        except TimeoutError:
-            raise self._busy("coroutines") from None
+        if not loop.seats.locked():
+            await loop.seats.acquire()  # at once
+        else:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await loop.seats.acquire()
+            except TimeoutError:
+                raise self._busy("coroutines") from None
         try:
             held = loop.idle.take() or await self._aconnect(deadline)
             try:
@@ -185,7 +203,10 @@ class Database:
         while True:
             self._refuse_if_closed()
             try:
-                return await self._adial(deadline)
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic()) if self._bounded else None):
+                    return await self._adial(deadline)
+            except TimeoutError:
+                raise DatabaseUnavailable(f"no connection to PostgreSQL within {self.wait:g} s") from None
             except (DatabaseUnavailable, psycopg.OperationalError):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -231,17 +252,19 @@ class Database:
 
     def _busy(self, whose: str) -> DatabaseUnavailable:
         return DatabaseUnavailable(
-            f"all {_MOST_CONNECTIONS} connections for {whose} were in use for {self._wait:g} s",
+            f"all {_MOST_CONNECTIONS} connections for {whose} were in use for {self.wait:g} s",
             hint="is the database slow, or are calls made by very many at once?",
         )
 
 
-def _raise_unless_repeatable(call: Call[Any], error: psycopg.Error, deadline: float) -> None:
+def _raise_unless_repeatable(call: Call[Any], error: psycopg.Error, deadline: float, *, sent: bool = True) -> None:
     """Return when the call should be sent again; else raise what its error means."""
     meaning = meaning_of(error)
     if meaning is None:
         raise error
     again = isinstance(meaning, DatabaseUnavailable) and (call.repeatable or certainly_undone(error))
+    if isinstance(meaning, DatabaseUnavailable):
+        meaning.sent = sent
     if not again or time.monotonic() >= deadline:
         raise meaning from error
 

@@ -12,6 +12,9 @@ from leasehold.errors import (
     JobUnknown,
     LeaseholdError,
     NotPermitted,
+    ScheduleDisabled,
+    ScheduleLocked,
+    ScheduleNotDue,
     SchemaMismatch,
 )
 
@@ -20,6 +23,9 @@ _OURS: dict[str, type[LeaseholdError]] = {
     "LH002": JobUnknown,
     "LH003": InvalidJob,
     "LH004": IdempotencyConflict,
+    "LH005": ScheduleLocked,
+    "LH006": ScheduleNotDue,
+    "LH007": ScheduleDisabled,
 }
 
 _AWAY = ("08", "57P", "53", "58")
@@ -57,7 +63,7 @@ def certainly_undone(error: psycopg.Error) -> bool:
 
 
 def _usual(code: str, message: str) -> LeaseholdError | None:
-    if code.startswith(_AWAY):
+    if code.startswith(_AWAY) or code == "25006":  # a standby, or a primary that no longer is one, takes no writes
         return DatabaseUnavailable(f"PostgreSQL is not available: {message}")
     if code.startswith("22"):
         return InvalidJob(f"PostgreSQL cannot take a value of this call: {message}")

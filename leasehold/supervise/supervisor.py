@@ -40,6 +40,8 @@ class SupervisorOptions:
     health: HealthFile | None = None
     watcher: Watcher | None = None
     """Restart the workers when a source changes."""
+    farewell: str = "running jobs have {grace:g} s; once more to give them back now"
+    """What is said when they are told to stop."""
 
 
 class Supervisor:
@@ -126,7 +128,7 @@ class Supervisor:
 
     def _told_to_stop(self) -> None:
         if not self._stopping.is_set():
-            self.say(f"stopping: running jobs have {self._options.grace:g} s; once more to give them back now")
+            self.say("stopping: " + self._options.farewell.format(grace=self._options.grace))
             self._stopping.set()
             return
         for child in self._live:

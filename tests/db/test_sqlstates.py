@@ -12,6 +12,9 @@ from leasehold.errors import (
     JobUnknown,
     LeaseholdError,
     NotPermitted,
+    ScheduleDisabled,
+    ScheduleLocked,
+    ScheduleNotDue,
     SchemaMismatch,
 )
 
@@ -20,6 +23,9 @@ MEANINGS: dict[str, type[LeaseholdError]] = {
     "LH002": JobUnknown,
     "LH003": InvalidJob,
     "LH004": IdempotencyConflict,
+    "LH005": ScheduleLocked,
+    "LH006": ScheduleNotDue,
+    "LH007": ScheduleDisabled,
     "08006": DatabaseUnavailable,
     "57P01": DatabaseUnavailable,
     "57P03": DatabaseUnavailable,
@@ -56,7 +62,7 @@ def test_a_code_has_one_meaning_whoever_asks(connection: psycopg.Connection, cod
     assert type(meaning_of(error)) is MEANINGS[code]
 
 
-@pytest.mark.parametrize("code", ["LH001", "LH002", "LH003", "LH004"])
+@pytest.mark.parametrize("code", ["LH001", "LH002", "LH003", "LH004", "LH005", "LH006", "LH007"])
 def test_our_own_codes_tell_the_detail_and_the_hint(connection: psycopg.Connection, code: str) -> None:
     assert str(translate(error_of(connection, code))) == "the detail (the hint)"
 

@@ -1,0 +1,160 @@
+"""`leasehold serve`: the HTTP API."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from leasehold.app import App
+from leasehold.cli.console import say
+from leasehold.cli.loading import load_app
+from leasehold.cli.worker import run_async
+from leasehold.db.migrate import check
+from leasehold.errors import ConfigError
+from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
+from leasehold.supervise.systemd import Systemd
+from leasehold.supervise.tether import Tether
+
+if TYPE_CHECKING:
+    from leasehold.cli.serving import ServerProcess
+
+PORT = 8484
+"""Where the API is served when nothing else is said."""
+
+GRACE = 10
+"""Seconds that requests get to end after SIGTERM."""
+
+
+def command(
+    app: Annotated[
+        str | None, typer.Argument(help="Your App as module:app; the API needs no tasks, so it may be left out.")
+    ] = None,
+    *,
+    host: Annotated[str, typer.Option("--host", help="The address to serve.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Its port; 0: any that is free.", min=0, max=65535)] = PORT,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many server processes.")] = 1,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
+    dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
+    schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C.
+
+    On a loopback address tokens are needed as soon as one was made (`leasehold tokens create`); any other address is
+    served only with tokens.
+    """
+    tether = Tether.take()  # first of all: whoever started us may be gone already
+    if dsn:
+        os.environ["LEASEHOLD_DSN"] = dsn
+    if schema:
+        os.environ["LEASEHOLD_SCHEMA"] = schema
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    place = Place(host=host, port=port)
+    loaded = load_app(app) if app else App()
+    with contextlib.closing(loaded):
+        if tether is None:
+            _check(loaded, place)
+            if workers > 1:
+                raise typer.Exit(_supervise(place, workers, app))
+        with place.listening(shared=tether is not None) as listener:
+            if tether is None:
+                say(f"serving the API on {place.url_of(listener)}")
+            run_async(_process(loaded, listener, tokens=place.tokens, access_log=access_log, tether=tether).run())
+
+
+def _process(
+    app: App, listener: socket.socket, *, tokens: 'bool | Literal["auto"]', access_log: bool, tether: Tether | None
+) -> "ServerProcess":
+    try:
+        from leasehold.cli.serving import ServerProcess  # noqa: PLC0415 (an extra that not everybody installs)
+    except ModuleNotFoundError as error:
+        if error.name != "uvicorn":
+            raise
+        raise ConfigError("uvicorn is not installed", hint="pip install 'leasehold[api]'") from None
+    return ServerProcess(app, listener, tokens=tokens, access_log=access_log, tether=tether, grace=GRACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the API is served."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return False
+
+    @property
+    def tokens(self) -> 'bool | Literal["auto"]':
+        """Whether requests need a token there."""
+        return "auto" if self.is_loopback else True
+
+    @contextlib.contextmanager
+    def listening(self, *, shared: bool) -> Iterator[socket.socket]:
+        """A listening socket; `shared` with other processes, among which the kernel spreads the connections."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                listener.bind((self.host, self.port))
+                listener.listen(2048)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot serve {self.host}, port {self.port}: {error.strerror}", hint="choose another with --port"
+                ) from None
+            yield listener
+
+    def url_of(self, listener: socket.socket) -> str:
+        """What to put into a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{listener.getsockname()[1]}"
+
+
+def _check(app: App, place: Place) -> None:
+    """Refuse to start what could not work, or would be open to everybody."""
+    database = app.database
+    check(database.dsn, schema=app.settings.schema)
+    if not place.is_loopback and not database.run(database.store.tokens_exist()):
+        raise ConfigError(
+            f"{place.host} can be reached by others, and no token was made",
+            hint="leasehold tokens create, or serve 127.0.0.1",
+        )
+
+
+def _supervise(place: Place, workers: int, app: str | None) -> int:
+    # Whether the port is free is found out here, once; the processes then share it.
+    with place.listening(shared=False) as listener:
+        port = listener.getsockname()[1]
+        url = place.url_of(listener)
+    say(f"serving the API on {url} with {workers} processes")
+    arguments = [*([app] if app else []), "--host", place.host, "--port", str(port)]
+    flags = [flag for flag in ("--access-log", "--verbose", "-v") if flag in sys.argv]
+    options = SupervisorOptions(
+        command=[sys.executable, "-m", "leasehold", "serve", *arguments, *flags],
+        processes=workers,
+        grace=GRACE,
+        farewell="open requests have {grace:g} s; once more to end them now",
+    )
+
+    async def run() -> int:
+        return await Supervisor(options, systemd=Systemd.take(), say=say).run()
+
+    return asyncio.run(run())

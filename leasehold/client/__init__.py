@@ -1,0 +1,13 @@
+"""A client of Leasehold's HTTP API, blocking and awaited; needs `leasehold[client]`.
+
+    with Client("http://127.0.0.1:8484", token=...) as client:
+        job = client.submit("SEND_EMAIL", {"to": "a@b.c"})
+        client.result(job.job_id, timeout=60)
+
+Calls are repeated when that is safe, a submission always with one idempotency key.
+"""
+
+from leasehold.client.faces import AsyncClient, Client
+from leasehold.client.views import JobView, NewJob, Page
+
+__all__ = ["AsyncClient", "Client", "JobView", "NewJob", "Page"]

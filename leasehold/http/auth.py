@@ -1,0 +1,158 @@
+"""Who may do what: bearer tokens, their scopes, their queues and kinds, their rate.
+
+The database knows the tokens; a server remembers each for a moment, and so a revoked one for as long.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from fastapi import Request
+from starlette.types import Scope
+
+from leasehold.db.pool import Database
+from leasehold.db.store import StoredToken
+from leasehold.http.body import header
+from leasehold.http.problems import Problem
+from leasehold.http.settings import ApiSettings
+from leasehold.tokens import SCOPES, TokenText, parse_token
+
+_MOST_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what may be shown and done."""
+
+    name: str
+    scopes: frozenset[str]
+    queues: frozenset[str] | None = None
+    """The only queues; None: all."""
+    kinds: frozenset[str] | None = None
+    """The only kinds; None: all."""
+    token: UUID | None = None
+    """None: no token was needed."""
+
+    def may(self, *, queue: str, kind: str) -> bool:
+        """Whether jobs of this queue and kind are the caller's business."""
+        return (self.queues is None or queue in self.queues) and (self.kinds is None or kind in self.kinds)
+
+
+ANYBODY: Final = Caller("anybody", frozenset(SCOPES))
+"""Whoever asks a server that needs no tokens."""
+
+
+class Need:
+    """A FastAPI dependency: the caller, who has at least one of the scopes."""
+
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = scopes
+
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, or a Problem."""
+        runtime = await request.app.state.leasehold.runtime()
+        return await runtime.gate.admit(request.scope, *self.scopes)  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """How many requests a token may make right now."""
+
+    rate: float
+    level: float
+    at: float = field(default_factory=time.monotonic)
+
+    def take(self) -> float:
+        """0 and one request less; or the seconds until there is one."""
+        now = time.monotonic()
+        self.level = min(max(1.0, self.rate), self.level + (now - self.at) * self.rate)
+        self.at = now
+        if self.level < 1.0:
+            return (1.0 - self.level) / self.rate
+        self.level -= 1.0
+        return 0.0
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What the database said of a token, or is about to say."""
+
+    answer: "asyncio.Future[Any]"
+    until: float
+
+
+class Gate:
+    """Lets callers in. One for each event loop."""
+
+    def __init__(self, database: Database, settings: ApiSettings) -> None:
+        self._database = database
+        self._settings = settings
+        self._known: OrderedDict[UUID | None, _Remembered] = OrderedDict()
+        self._buckets: OrderedDict[UUID, _Bucket] = OrderedDict()
+
+    async def admit(self, scope: Scope, *scopes: str) -> Caller:
+        """The caller of this request, who has one of the scopes."""
+        mode = self._settings.tokens
+        if mode is False or (mode == "auto" and not await self._any_token()):
+            return ANYBODY
+        token = _token_of(header(scope, b"authorization"))
+        stored: StoredToken | None = await self._recall(token.id) if token is not None else None
+        # One answer for all of these: it tells nobody which tokens exist.
+        if token is None or stored is None or not token.fits(stored.secret_hash) or not stored.live:
+            raise _unauthorized()
+        self._ration(stored)
+        if stored.scopes.isdisjoint(scopes):
+            raise Problem("forbidden", f"this needs a token with the scope {' or '.join(scopes)}")
+        return Caller(stored.name, stored.scopes, stored.queues, stored.kinds, stored.id)
+
+    async def check(self, caller: Caller) -> None:
+        """Refuse a caller, admitted some time ago, whose token is no longer good."""
+        if caller.token is not None:
+            stored: StoredToken | None = await self._recall(caller.token)
+            if stored is None or not stored.live:
+                raise _unauthorized()
+
+    def _ration(self, stored: StoredToken) -> None:
+        if stored.rate is None:
+            return
+        bucket = self._buckets.get(stored.id)
+        if bucket is None or bucket.rate != stored.rate:
+            bucket = self._buckets[stored.id] = _Bucket(stored.rate, max(1.0, stored.rate))
+            if len(self._buckets) > _MOST_REMEMBERED:
+                self._buckets.popitem(last=False)
+        if wait := bucket.take():
+            raise Problem("rate-limited", f"this token has {stored.rate:g} requests a second", retry_after=wait)
+
+    async def _any_token(self) -> bool:
+        # Revoked ones count: revoking the last one must not open a server.
+        return bool(await self._recall(None))
+
+    async def _recall(self, token: UUID | None) -> Any:
+        """What the database says of a token, or of None: whether there are any. Asked once by all who wait for it."""
+        now = time.monotonic()
+        known = self._known.get(token)
+        if known is None or now >= known.until or (known.answer.done() and known.answer.exception() is not None):
+            store = self._database.store
+            call: Any = store.token(token) if token is not None else store.tokens(1)
+            task = asyncio.ensure_future(self._database.arun(call))
+            known = self._known[token] = _Remembered(task, now + self._settings.token_seconds)
+            self._known.move_to_end(token)
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.popitem(last=False)
+        if known.answer.done():
+            return known.answer.result()
+        # Shielded: whoever asked first may hang up, and the others still wait.
+        return await asyncio.shield(known.answer)
+
+
+def _unauthorized() -> Problem:
+    return Problem("unauthorized", "send a valid token", headers={"www-authenticate": 'Bearer realm="leasehold"'})
+
+
+def _token_of(value: bytes | None) -> TokenText | None:
+    if value is None or value[:7].lower() != b"bearer ":
+        return None
+    return parse_token(value[7:].decode("latin-1").strip())

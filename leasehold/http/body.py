@@ -1,0 +1,113 @@
+"""Reading a request's body: so many bytes, within so much time, JSON, and nothing but what was asked for."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
+
+from leasehold.http.parsing import checked_text, parse
+from leasehold.http.problems import Problem, invalid
+from leasehold.http.settings import ApiSettings
+
+M = TypeVar("M", bound=BaseModel)
+
+_CLOSE = {"connection": "close"}
+"""The rest of the body is not read, so the connection is of no further use."""
+
+_LONGEST_NAME = 200
+"""How much of a field's name is repeated in an answer: the client made it up."""
+
+_JSON = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of a name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value  # type: ignore[no-any-return]
+    return None
+
+
+async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
+    """The body, if it is JSON by its header, is not too large and comes in time."""
+    scope = request.scope
+    _check_media_type(header(scope, b"content-type"))
+    length = header(scope, b"content-length")
+    if length is not None and length.isdigit() and int(length) > most:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _gather(request, most)
+    except TimeoutError:
+        raise Problem("slow-body", f"the body was not complete after {seconds:g} s", headers=_CLOSE) from None
+
+
+async def _gather(request: Request, most: int) -> bytes:
+    message = await request.receive()
+    body: bytes = message.get("body", b"")
+    while message["type"] == "http.request" and message.get("more_body"):
+        if len(body) > most:
+            raise _too_large(most)
+        message = await request.receive()
+        body += message.get("body", b"")
+    if message["type"] != "http.request":
+        raise ClientDisconnect
+    if len(body) > most:
+        raise _too_large(most)
+    return body
+
+
+def _too_large(most: int) -> Problem:
+    return Problem("body-too-large", f"the limit is {most:,} bytes", headers=_CLOSE)
+
+
+def _check_media_type(value: bytes | None) -> None:
+    if value in _JSON:
+        return
+    name, _, parameters = (value or b"").lower().partition(b";")
+    charset = parameters.replace(b" ", b"").replace(b'"', b"")
+    if name.strip() != b"application/json" or charset not in {b"", b"charset=utf-8"}:
+        shown = (value or b"nothing").decode("latin-1")[:100]
+        raise Problem("unsupported-media-type", f"{shown!r} is not application/json in UTF-8")
+
+
+async def read_model(request: Request, model: type[M], settings: ApiSettings | None = None) -> M:
+    """A small JSON body as a model."""
+    settings = settings or request.app.state.leasehold.settings
+    body = await read_body(request, most=settings.body_bytes, seconds=settings.body_seconds)
+    return validated(model, parse(checked_text(body, most=settings.body_bytes)))
+
+
+def validated(model: type[M], document: Any, prefix: str = "") -> M:
+    """The document as a model, or a Problem that names each wrong field."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise invalid(*errors_of(error, prefix)) from None
+
+
+def errors_of(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
+    """Each wrong field and what is wrong with it, at most ten."""
+    return [
+        ((prefix + ".".join(map(str, part["loc"])))[:_LONGEST_NAME], _words(part["type"], part["msg"]))
+        for part in error.errors(include_url=False, include_context=False, include_input=False)[:10]
+    ]
+
+
+def _words(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "unknown field"
+    return message.removeprefix("Value error, ")
+
+
+def body_of(model: type[BaseModel], example: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads its body with `read_model`."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    content: dict[str, Any] = {"schema": schema}
+    if example is not None:
+        content["example"] = dict(example)
+    return {"requestBody": {"required": True, "content": {"application/json": content}}, **more}

@@ -1,0 +1,93 @@
+"""What can be set about the HTTP API."""
+
+import math
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from leasehold.errors import ConfigError
+from leasehold.jsonlimits import MAX_PAYLOAD_BYTES
+
+Tokens: TypeAlias = bool | Literal["auto"]
+"""Whether a request needs a token: True always, False never, `auto` as soon as one was ever made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """The limits and patience of one API server."""
+
+    tokens: Tokens = True
+    """Whether a request needs a token."""
+
+    body_bytes: int = MAX_PAYLOAD_BYTES
+    """The largest body of one job, or of any other request."""
+
+    batch_bytes: int = 8 * MAX_PAYLOAD_BYTES
+    """The largest body of many jobs."""
+
+    batch_jobs: int = 1000
+    """The most jobs in one body."""
+
+    body_seconds: float = 10.0
+    """How long a client may take to send a body."""
+
+    head_seconds: float = 10.0
+    """How long a client may take to send a request's target and headers, from connecting or from their first byte."""
+
+    head_bytes: int = 64 * 1024
+    """How large these may be."""
+
+    send_seconds: float = 30.0
+    """How long a client may leave an answer unread once all buffers are full."""
+
+    database_seconds: float = 1.5
+    """How long a request waits for the database before it is answered with 503."""
+
+    coalesced: int = 200
+    """The most submissions that go to the database in one statement."""
+
+    lanes: int = 2
+    """How many such statements are under way at the same time, each on a connection of its own."""
+
+    waiting: int = 4000
+    """How many submissions may wait for a lane; further ones are answered with 503 at once."""
+
+    longest_wait: int = 60
+    """The longest `?wait=`, in seconds."""
+
+    poll_seconds: float = 0.25
+    """How often the jobs that anybody waits for are looked at, all in one statement."""
+
+    watchers: int = 5000
+    """How many requests may wait for jobs; further ones are answered with 503 at once."""
+
+    keepalive_seconds: float = 15.0
+    """How often an event stream says that it is still there."""
+
+    token_seconds: float = 2.0
+    """How long a token is known before the database is asked again: revocation takes at most as long."""
+
+    @classmethod
+    def from_env(cls, **given: Any) -> "ApiSettings":
+        """Each number from `LEASEHOLD_API_` and its name, as in LEASEHOLD_API_BODY_SECONDS; what is given here wins."""
+        found = {
+            field.name: _number(f"LEASEHOLD_API_{field.name.upper()}", field.default)
+            for field in fields(cls)
+            if type(field.default) in {int, float}
+        }
+        return cls(**(found | given))
+
+
+def _number(name: str, default: Any) -> Any:
+    text = (os.environ.get(name) or "").strip()
+    if not text:
+        return default
+    kind = type(default)
+    try:
+        number = kind(text)
+    except ValueError:
+        number = kind(0)
+    if number <= 0 or not math.isfinite(number):
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{name}={text[:40]!r} is not {what} above 0", hint=f"without it, it is {default:g}")
+    return number

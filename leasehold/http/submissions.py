@@ -1,0 +1,153 @@
+"""POST /jobs and POST /jobs/batch: intents are recorded, nothing is run."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from leasehold.errors import IdempotencyConflict, InvalidJob
+from leasehold.http.answers import Answer, SwiftRoute
+from leasehold.http.auth import Caller
+from leasehold.http.body import errors_of, header, read_body
+from leasehold.http.parsing import Member, checked_text, expect_end, parse_items, parse_members
+from leasehold.http.problems import Problem, invalid, responses
+from leasehold.http.runtime import runtime
+from leasehold.http.schemas import BatchView, JobRequest, JobView, Submission, element_of, view_of
+
+router = APIRouter(tags=["jobs"])
+
+EXAMPLE: dict[str, Any] = {
+    "jobType": "SEND_EMAIL",
+    "payload": {"to": "user@example.com", "subject": "Welcome"},
+    "idempotencyKey": "req_550e8400-e29b-41d4-a716-446655440000",
+}
+_KEY_HEADER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Names this request: at most one job per key, ever. May stand in the body instead.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+}
+_MAY_GO_WRONG = (
+    "malformed-json", "key-conflict", "slow-body", "idempotency-conflict", "body-too-large", "unsupported-media-type",
+    "invalid-request", "outcome-unknown", "overloaded",
+)  # fmt: skip
+
+
+async def submit_job(request: Request) -> Answer:
+    """Record the intent to run a job, and answer at once; a worker runs it later.
+
+    With a key that was used before nothing new is recorded: the answer is the job that has the key, exactly as if it
+    had just been made. After no answer, or 503, repeat the request with the same key: there will be one job.
+    """
+    parts = await runtime(request)
+    caller = await parts.gate.admit(request.scope, "submit")
+    settings = parts.settings
+    body = await read_body(request, most=settings.body_bytes, seconds=settings.body_seconds)
+    text = checked_text(body, most=settings.body_bytes)
+    members, end = parse_members(text)
+    expect_end(text, end)
+    job = await parts.submitter.submit(_submission(text, members, _header_key(request), caller))
+    location = f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode()
+    return Answer(202, view_of(job), (b"location", location))
+
+
+async def submit_batch(request: Request) -> Answer:
+    """Record many jobs in one transaction: all or none.
+
+    Each has its own idempotencyKey. What is wrong with one is named by its place, `jobs.3.payload`.
+    """
+    parts = await runtime(request)
+    caller = await parts.gate.admit(request.scope, "submit")
+    settings = parts.settings
+    body = await read_body(request, most=settings.batch_bytes, seconds=settings.body_seconds)
+    text = checked_text(body, most=settings.batch_bytes)
+    items = _items(text, settings.batch_jobs)
+    submissions = [_submission(text, item, None, caller, f"jobs.{n}.") for n, item in enumerate(items)]
+    try:
+        jobs = await parts.submitter.submit_all(submissions)
+    except IdempotencyConflict as error:
+        place = error.args[0].partition(":")[0].replace("[", ".").removesuffix("]")
+        detail = f"{place}: the key belongs to another job; nothing was recorded"
+        raise Problem("idempotency-conflict", detail) from error
+    except InvalidJob as error:
+        raise invalid(("jobs", error.args[0])) from error
+    return Answer(202, b'{"jobs":[' + b",".join(map(view_of, jobs)) + b"]}")
+
+
+def _items(text: str, most: int) -> list[dict[str, Member]]:
+    members, end = parse_members(text)
+    expect_end(text, end)
+    if unknown := members.keys() - {"jobs"}:
+        raise invalid((min(unknown), "unknown field"))
+    if "jobs" not in members:
+        raise invalid(("jobs", "Field required"))
+    items, _ = parse_items(text, members["jobs"].begin)
+    if not 1 <= len(items) <= most:
+        raise invalid(("jobs", f"{len(items)} jobs; send 1 to {most:,}"))
+    return items
+
+
+def _submission(
+    text: str, members: dict[str, Member], header_key: str | None, caller: Caller, prefix: str = ""
+) -> Submission:
+    try:
+        request = JobRequest.model_validate({name: member.value for name, member in members.items()})
+    except ValidationError as error:
+        raise invalid(*errors_of(error, prefix)) from None
+    key = request.idempotency_key
+    if header_key is not None:
+        if key is not None and key != header_key:
+            raise Problem("key-conflict", "the Idempotency-Key header and idempotencyKey differ: send one of them")
+        key = header_key
+    if key is None:
+        raise invalid((f"{prefix}idempotencyKey", "needed, here or as the header Idempotency-Key"))
+    if not caller.may(queue=request.queue, kind=request.job_type):
+        raise Problem("forbidden", "this token is not good for that queue or jobType")
+    payload = members.get("payload")
+    exact = "{}" if payload is None else text[payload.begin : payload.end]
+    return Submission(
+        request.job_type, request.queue, key, element_of(request, key, exact), caller.queues, caller.kinds
+    )
+
+
+def _header_key(request: Request) -> str | None:
+    value = header(request.scope, b"idempotency-key")
+    if value is None:
+        return None
+    if not 1 <= len(value) <= 500 or not value.isascii():
+        raise invalid(("Idempotency-Key", "1 to 500 ASCII characters"))
+    return value.decode("ascii")
+
+
+def _job_schema() -> dict[str, Any]:
+    return {"$ref": "#/components/schemas/JobRequest"}
+
+
+def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}
+
+
+_ACCEPTED = {
+    "Location": {"description": "Where the job's status is.", "schema": {"type": "string", "format": "uri-reference"}}
+}
+
+router.routes.append(
+    SwiftRoute(
+        "/jobs", submit_job, methods=["POST"], status_code=202, response_model=JobView, operation_id="submitJob",
+        summary="Submit a job", tags=["jobs"],
+        responses={202: {"description": "Recorded, now or before.", "headers": _ACCEPTED}, **responses(*_MAY_GO_WRONG)},
+        openapi_extra={"parameters": [_KEY_HEADER], **_body(_job_schema(), EXAMPLE), "x-scopes": ["submit"]},
+    )
+)  # fmt: skip
+router.routes.append(
+    SwiftRoute(
+        "/jobs/batch", submit_batch, methods=["POST"], status_code=202, response_model=BatchView,
+        operation_id="submitJobs", summary="Submit many jobs", tags=["jobs"],
+        responses={202: {"description": "Recorded, now or before."}, **responses(*_MAY_GO_WRONG)},
+        openapi_extra={
+            **_body({"$ref": "#/components/schemas/BatchRequest"}, {"jobs": [EXAMPLE]}), "x-scopes": ["submit"],
+        },
+    )
+)  # fmt: skip

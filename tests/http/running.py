@@ -1,0 +1,102 @@
+"""Real API servers, each a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.http.raw import exchange, request
+
+ROOT = Path(__file__).parents[2]
+SCOPES = ("submit", "read", "operate")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running API server."""
+
+    dsn: str
+    port: int
+    token: str | None
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def memory(self) -> int:
+        """Bytes of memory that the process occupies."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
+def make_token(dsn: str, *scopes: str, rate: float | None = None) -> str:
+    """A new token, with all scopes unless some are named."""
+    command = [sys.executable, "-m", "leasehold", "tokens", "create", "test", "--json"]
+    for scope in scopes or SCOPES:
+        command += ["--scope", scope]
+    if rate is not None:
+        command += ["--rate", str(rate)]
+    made = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "LEASEHOLD_DSN": dsn}, capture_output=True, text=True, check=True
+    )
+    return str(json.loads(made.stdout)["token"])
+
+
+@contextmanager
+def serving(dsn: str, *options: str, token: bool | str | None = None, **env: str) -> Iterator[Served]:
+    """Start `leasehold serve`, wait until it is ready, and kill it at the end if it still lives."""
+    text = make_token(dsn) if token is True else token or None
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        for _ in range(3):  # somebody else may take the port before the server does
+            served = _start(dsn, options, env, text, log)
+            if _ready(served):
+                break
+        else:
+            raise AssertionError(f"the server does not start:\n{log.read_text()}")
+        try:
+            yield served
+        finally:
+            _end(served)
+
+
+def _start(dsn: str, options: tuple[str, ...], env: dict[str, str], token: str | None, log: Path) -> Served:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    command = [sys.executable, "-m", "leasehold", "serve", "--port", str(port), *options]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "LEASEHOLD_DSN": dsn, **env}, stdout=out, stderr=out
+        )
+    return Served(dsn, port, token, process, log)
+
+
+def _ready(served: Served) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and served.process.poll() is None:
+        try:
+            answer = exchange(served.port, request(b"GET", b"/readyz"), timeout=5)
+        except OSError:
+            answer = None
+        if answer is not None and answer.status == 200:
+            return True
+        time.sleep(0.05)
+    _end(served)
+    return False
+
+
+def _end(served: Served) -> None:
+    if served.process.poll() is None:
+        served.process.send_signal(signal.SIGCONT)
+        served.process.kill()
+    served.process.wait()

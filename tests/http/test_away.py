@@ -1,0 +1,167 @@
+"""The database stops, is killed, freezes: 503 within 2 s, normal within 5 s of its return, nothing half-made."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from leasehold.db.migrate import migrate
+from leasehold.embedded import EmbeddedServer
+from tests.http.conftest import Sql, connect, intent
+from tests.http.running import Served, serving
+from tests.survival.conftest import FULL
+
+QUICK = 2.0 if FULL else 6.0
+"""Seconds within which 503 comes; CI's machines may stall."""
+
+BACK = 5.0 if FULL else 20.0
+
+
+class Stage:
+    """A database server that can be taken away, and an API server that cannot."""
+
+    def __init__(self, server: EmbeddedServer, served: Served) -> None:
+        self.server = server
+        self.served = served
+        self.http = httpx.Client(base_url=served.url, timeout=30)
+
+    @property
+    def postmaster(self) -> int:
+        return int((self.server.data / "postmaster.pid").read_text().splitlines()[0])
+
+    def family(self) -> list[int]:
+        """Every process of the database server."""
+        children = Path(f"/proc/{self.postmaster}/task/{self.postmaster}/children").read_text().split()
+        return [self.postmaster, *map(int, children)]
+
+    def stop(self, how: signal.Signals) -> None:
+        pid = self.postmaster
+        os.kill(pid, how)
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def away(self) -> None:
+        """Every kind of request is told so, in time."""
+        job_id = "019a5f2e-7c11-7abc-8def-0123456789ab"
+        requests: list[tuple[str, str, Any]] = [
+            ("POST", "/jobs", intent()),
+            ("POST", "/jobs/batch", {"jobs": [intent(), intent()]}),
+            ("GET", f"/jobs/{job_id}", None),
+            ("GET", f"/jobs/{job_id}/result?wait=20", None),
+            ("DELETE", f"/jobs/{job_id}", None),
+            ("GET", "/readyz", None),
+        ]
+        with ThreadPoolExecutor(len(requests)) as pool:
+            for answer, seconds in pool.map(lambda request: self.timed(*request), requests):
+                assert answer.status_code == 503, answer.text
+                assert int(answer.headers["retry-after"]) >= 1
+                assert answer.json()["type"] in {"/problems/database-unavailable", "/problems/outcome-unknown"}
+                assert seconds < QUICK
+        assert self.http.get("/healthz").status_code == 200
+
+    def timed(self, method: str, path: str, body: Any) -> tuple[httpx.Response, float]:
+        begin = time.monotonic()
+        return self.http.request(method, path, json=body), time.monotonic() - begin
+
+    def back(self) -> None:
+        """It works again, in time."""
+        begin = time.monotonic()
+        while self.http.post("/jobs", json=intent()).status_code != 202:
+            assert time.monotonic() - begin < BACK
+        assert time.monotonic() - begin < BACK
+        assert self.http.get("/readyz").status_code == 200
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with EmbeddedServer(tmp_path / "home", settings={"max_connections": 30}) as server:
+        server.ensure_database("away")
+        migrate(server.dsn("away"))
+        with serving(server.dsn("away")) as served:
+            made = Stage(server, served)
+            assert made.http.post("/jobs", json=intent()).status_code == 202
+            try:
+                yield made
+            finally:
+                made.http.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_database_that_is_gone_is_503_at_once_and_normal_soon_after_its_return(
+    stage: Stage, how: signal.Signals
+) -> None:
+    stage.stop(how)
+    stage.away()
+    stage.away()
+    stage.server.start()
+    stage.back()
+    assert unfinished(stage) == []
+
+
+def test_a_database_that_accepts_and_does_not_answer_is_503_as_well(stage: Stage) -> None:
+    frozen = stage.family()
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        stage.away()
+        stage.away()
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    stage.back()
+
+
+def test_clients_that_repeat_what_they_were_not_told_end_with_one_job_for_each_key(stage: Stage) -> None:
+    """Submissions go on while the database is killed and comes back; each is repeated until it is answered."""
+    bodies = [intent() for _ in range(120)]
+    answers: dict[str, set[str]] = {body["idempotencyKey"]: set() for body in bodies}
+
+    def insist(body: dict[str, Any]) -> None:
+        deadline = time.monotonic() + 90
+        while True:
+            answer = stage.http.post("/jobs", json=body)
+            if answer.status_code == 202:
+                answers[body["idempotencyKey"]].add(answer.json()["jobId"])
+                return
+            assert answer.status_code == 503, answer.text
+            if answer.json()["type"] == "/problems/outcome-unknown":
+                assert answer.json()["idempotencyKey"] == body["idempotencyKey"]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(12) as pool:
+        work = [pool.submit(insist, body) for body in bodies]
+        stage.stop(signal.SIGKILL)
+        stage.server.start()
+        for one in work:
+            one.result()
+    with open_again(stage) as sql:
+        rows = sql.execute("select idempotency_key as key, id::text as id, state::text from jobs").fetchall()
+    found = {row["key"]: row["id"] for row in rows}
+    assert {unique: {found[unique]} for unique in answers} == answers
+    assert {row["state"] for row in rows if row["key"] in answers} == {"queued"}
+
+
+def unfinished(stage: Stage) -> list[Any]:
+    """Jobs that were recorded, and whose clients were told that they are accepted, but are not."""
+    with open_again(stage) as sql:
+        return sql.execute("select * from jobs where not accepted").fetchall()
+
+
+def open_again(stage: Stage) -> Sql:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return connect(stage.served.dsn)
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

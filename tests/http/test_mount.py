@@ -1,0 +1,157 @@
+"""The API inside somebody else's application."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+
+import leasehold
+from leasehold import App, ConfigError
+from leasehold.http.settings import ApiSettings
+from tests.http.conftest import intent, token_for
+
+Visit = Callable[[httpx.AsyncClient], Awaitable[None]]
+
+
+def visit(web: FastAPI, act: Visit) -> None:
+    """Run an application in an event loop of its own, from its start to its end."""
+
+    async def live() -> None:
+        async with (
+            web.router.lifespan_context(web),
+            httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://test") as http,
+        ):
+            await act(http)
+
+    asyncio.run(live())
+
+
+@pytest.fixture
+async def app(dsn: str) -> AsyncIterator[App]:
+    async with App(dsn=dsn) as made:
+        yield made
+
+
+async def test_it_works_below_a_path_without_being_told_to_start(app: App) -> None:
+    control = leasehold.api(app, tokens=False)
+    web = FastAPI()
+    web.mount("/leasehold", control)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://test") as http:
+        answer = await http.post("/leasehold/jobs", json=intent())
+        assert answer.status_code == 202
+        assert answer.headers["location"] == f"/leasehold/jobs/{answer.json()['jobId']}"
+        assert (await http.get(answer.headers["location"])).json() == answer.json()
+        missing = await http.get("/leasehold/jobs/nope")
+        assert missing.json()["type"] == "/leasehold/problems/not-found"
+        assert (await http.get(missing.json()["type"])).status_code == 200
+        described = (await http.get("/leasehold/openapi.json")).json()
+        assert "/jobs" in described["paths"]
+    await control.state.leasehold.aclose()
+
+
+async def test_a_mounted_api_needs_tokens_unless_it_is_told_otherwise(app: App, dsn: str) -> None:
+    control = leasehold.api(app)
+    web = Starlette(routes=[Mount("/jobs-api", control)])
+    token = token_for(dsn, "submit")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://test") as http:
+        assert (await http.post("/jobs-api/jobs", json=intent())).status_code == 401
+        answer = await http.post("/jobs-api/jobs", json=intent(), headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 202
+    await control.state.leasehold.aclose()
+
+
+async def test_a_middleware_of_the_users_sees_every_request(app: App) -> None:
+    control = leasehold.api(app, tokens=False)
+
+    async def mark(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        answer = await call_next(request)
+        answer.headers["x-mine"] = "yes"
+        return answer
+
+    control.add_middleware(BaseHTTPMiddleware, dispatch=mark)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test") as http:
+        answers = [
+            await http.post("/jobs", json=intent()),
+            await http.post("/jobs", json={}),
+            await http.get("/healthz"),
+        ]
+    assert [answer.status_code for answer in answers] == [202, 422, 200]
+    assert {answer.headers["x-mine"] for answer in answers} == {"yes"}
+    await control.state.leasehold.aclose()
+
+
+async def test_closing_is_safe_at_any_time_and_it_can_be_used_again(app: App) -> None:
+    control = leasehold.api(app, tokens=False)
+    await control.state.leasehold.aclose()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test") as http:
+        for _ in range(2):
+            assert (await http.post("/jobs", json=intent())).status_code == 202
+            await control.state.leasehold.aclose()
+            await control.state.leasehold.aclose()
+
+
+def test_its_own_lifespan_and_several_event_loops_one_after_the_other(dsn: str) -> None:
+    with App(dsn=dsn) as app:
+        control = leasehold.api(app, settings=ApiSettings(tokens=False))
+
+        async def submit_twice(http: httpx.AsyncClient) -> None:
+            body = intent()
+            assert (await http.post("/jobs", json=body)).json() == (await http.post("/jobs", json=body)).json()
+
+        visit(control, submit_twice)
+        visit(control, submit_twice)
+
+
+def test_the_hosts_lifespan_can_close_it(dsn: str) -> None:
+    with App(dsn=dsn) as app:
+        control = leasehold.api(app, tokens=False)
+
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            yield
+            await control.state.leasehold.aclose()
+
+        web = FastAPI(lifespan=lifespan)
+        web.mount("/leasehold", control)
+
+        async def submit(http: httpx.AsyncClient) -> None:
+            assert (await http.post("/leasehold/jobs", json=intent())).status_code == 202
+
+        visit(web, submit)
+
+
+async def test_a_database_that_is_not_there_is_503_and_no_hang() -> None:
+    async with App(dsn="postgresql://127.0.0.1:1/nowhere") as app:
+        control = leasehold.api(app, tokens=False)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test") as http:
+            answer = await http.post("/jobs", json=intent())
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/database-unavailable")
+            assert answer.headers["retry-after"] == "1"
+        await control.state.leasehold.aclose()
+
+
+def test_a_schema_that_is_not_there_is_said_at_once(empty_dsn: str) -> None:
+    async def ask(http: httpx.AsyncClient) -> None:
+        for answer in (await http.post("/jobs", json=intent()), await http.get("/readyz")):
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/schema-mismatch")
+
+    with App(dsn=empty_dsn) as app:
+        visit(leasehold.api(app, tokens=False), ask)
+
+
+def test_without_fastapi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name == "leasehold.http.app" or name.partition(".")[0] == "fastapi":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with App(dsn="postgresql://nowhere.invalid/x") as app, pytest.raises(ConfigError, match="pip install"):
+        leasehold.api(app)
