@@ -1,6 +1,6 @@
 """`POST /jobs` against a bare FastAPI endpoint that only validates the same body.
 
-    python bench/api_submit.py [--rounds 5] [--seconds 4] [--connections 64 256] [--tokens] [--json FILE] [--profile FILE]
+    python bench/api_submit.py [--rounds 5] [--seconds 4] [--connections 64 256] [--tokens] [--json FILE] [--profile F]
 
 Starts a PostgreSQL of its own (fsync and synchronous_commit on), `leasehold serve`, and the bare endpoint under the
 same uvicorn settings, one process each. The rounds alternate; the load comes from a process of its own

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -52,3 +53,11 @@ async def import_file(name: str) -> int:
     """Slow: kill its worker, and watch the lease bring it back."""
     await asyncio.sleep(random.uniform(3, 9))
     return random.randrange(1000, 100_000)
+
+
+@app.schedule(every=timedelta(seconds=10), key="refresh-rates")
+@app.task(kind="REFRESH_RATES", queue="imports", lease=5)
+async def refresh_rates() -> dict[str, float]:
+    """On time, every ten seconds: once, however many workers there are."""
+    await asyncio.sleep(random.uniform(0.1, 0.4))
+    return {"EUR": round(random.uniform(0.9, 1.1), 4)}

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leasehold.errors import LeaseholdError
 from leasehold.http.auth import Caller, Need
+from leasehold.http.paths import route_path
 from leasehold.http.problems import responses
 from leasehold.http.runtime import Runtime, runtime
 
@@ -68,6 +69,8 @@ class Metering:
         finally:
             # The template of the path, never the path: that would be one series for each job.
             route = getattr(scope.get("route"), "path", "(none)")
+            if route_path(scope).startswith("/ops/") and route != "(none)" and not route.startswith("/ops/"):
+                route = f"/ops{route}"  # a router's own routes do not know below what they were included
             method = scope["method"] if route != "(none)" else "(any)"
             self._meter.note(method, route, status, time.perf_counter() - begin)
 

@@ -1,6 +1,7 @@
-"""Names in paths, of queues, limits and schedules: they may hold slashes, line ends and whatever names may hold."""
+"""Paths: below a mount, and with names in them of queues, limits and schedules, which may hold whatever names may."""
 
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import Scope
 
 
 class _Name(Convertor[str]):
@@ -16,3 +17,9 @@ class _Name(Convertor[str]):
 
 
 register_url_convertor("name", _Name())
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the place where this application is mounted."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    return path[len(root) :] if root and path.startswith(root) else path  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leasehold.errors import LeaseholdError
 from leasehold.http.answers import Endpoint, SwiftRoute
+from leasehold.http.paths import route_path
 from leasehold.http.problems import Problem, problem_of
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Switch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = _route_path(scope)
+        path = route_path(scope)
         method: str = scope["method"]
         if method == "POST" and path == self._route.path:
             scope["route"] = self._route
@@ -74,12 +75,6 @@ async def _answer(endpoint: Endpoint, request: Request) -> ASGIApp | None:
     except Exception:
         logger.exception("a defect while answering %s %s", request.method, request.url.path)
         return Problem("internal", "the server's log has more")
-
-
-def _route_path(scope: Scope) -> str:
-    """The path below the place where this application is mounted."""
-    root, path = scope.get("root_path", ""), scope["path"]
-    return path[len(root) :] if root and path.startswith(root) else path  # type: ignore[no-any-return]
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -62,12 +62,14 @@ def test_the_process_tells_that_it_lives_is_ready_and_what_it_did(http: httpx.Cl
     assert http.get("/healthz").json() == {"status": "ok"}
     assert http.get("/readyz").json() == {"status": "ok"}
     submitted(http)
+    assert http.get("/ops/queues").status_code == 200
     deadline = time.monotonic() + 10
     while 'leasehold_http_requests_total{method="POST",route="/jobs",status="202"}' not in (
         text := http.get("/metrics").text
     ):
         assert time.monotonic() < deadline, text
     assert "leasehold_http_submissions_total" in text
+    assert 'leasehold_http_requests_total{method="GET",route="/ops/queues",status="200"} 1.0' in text
     assert 'leasehold_jobs{state="queued"}' in text
 
 
