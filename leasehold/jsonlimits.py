@@ -27,7 +27,8 @@ LONE_SURROGATE: Final = "contains a lone surrogate, which is not Unicode text; r
 """What is said of half a character."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_EXPONENT: Final = re.compile(r"[0-9][eE][-+]?[0-9]{3}")
+# After what a number can follow: the "0e840" within a UUID is no exponent, and common.
+_EXPONENT: Final = re.compile(r"(?:\A|[\[,:\s])-?[0-9][0-9.]*+[eE][-+]?[0-9]{3}")
 # One character in _STRIDE is sampled: a number too long shows up as ten samples in a row.
 _STRIDE: Final = MAX_DIGITS // 10
 _LONG_NUMBER: Final = re.compile(r"[0-9.]{10}")

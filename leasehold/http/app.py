@@ -65,7 +65,7 @@ def api(app: App, *, tokens: Tokens | None = None, settings: ApiSettings | None 
         },
     )
     made.state.leasehold = holder
-    made.add_middleware(Switch, route=submissions.router.routes[0], document=lambda: document(made))
+    made.add_middleware(Switch, document=lambda: document(made))
     made.add_middleware(metrics.Metering, meter=holder.meter)
     made.own_middleware = len(made.user_middleware)
     # Straight into the list: the route of POST /jobs is asked first, and nothing of a router lies in between.

@@ -1,55 +1,35 @@
-"""What is decided before FastAPI's router is asked: `POST /jobs`, which is most of the traffic, and wrong methods.
+"""What is decided before FastAPI's router is asked: which methods a path has.
 
 The router tries route after route, so a path such as /jobs/batch asked for with GET would be taken for a job's id, and
 the Allow header of a 405 would name the methods of one route only.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leasehold.errors import LeaseholdError
-from leasehold.http.answers import Endpoint, SwiftRoute
-from leasehold.http.paths import route_path
-from leasehold.http.problems import Problem, problem_of
-
-logger = logging.getLogger(__name__)
+from leasehold.http.problems import Problem
 
 
 class Switch:
     """An ASGI middleware around the router."""
 
-    def __init__(self, app: ASGIApp, route: Any, document: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, app: ASGIApp, document: Callable[[], dict[str, Any]]) -> None:
         self._app = app
-        self._route: SwiftRoute = route
-        self._endpoint: Endpoint = route.endpoint
         self._document = document
         self._paths: list[tuple[re.Pattern[str], frozenset[str]]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer it, refuse its method, or pass it on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = route_path(scope)
-        method: str = scope["method"]
-        if method == "POST" and path == self._route.path:
-            scope["route"] = self._route
-            answer = await _answer(self._endpoint, Request(scope, receive, send))
-            if answer is not None:
-                await answer(scope, receive, send)
-            return
-        allowed = self._allowed(path)
-        if allowed and method not in allowed:
-            problem = Problem(
-                "method-not-allowed", "another method is needed", headers={"allow": ", ".join(sorted(allowed))}
-            )
-            await problem(scope, receive, send)
-            return
+        """Refuse the method, or pass the request on."""
+        if scope["type"] == "http":
+            allowed = self._allowed(_route_path(scope))
+            if allowed and scope["method"] not in allowed:
+                headers = {"allow": ", ".join(sorted(allowed))}
+                problem = Problem("method-not-allowed", "another method is needed", headers=headers)
+                await problem(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     def _allowed(self, path: str) -> frozenset[str]:
@@ -62,19 +42,10 @@ class Switch:
         return next((methods for pattern, methods in self._paths if pattern.fullmatch(path)), frozenset())
 
 
-async def _answer(endpoint: Endpoint, request: Request) -> ASGIApp | None:
-    """What the endpoint answers, whatever happens; None if nobody is there to hear it."""
-    try:
-        return await endpoint(request)
-    except Problem as problem:
-        return problem
-    except LeaseholdError as error:
-        return problem_of(error)
-    except ClientDisconnect:
-        return None
-    except Exception:
-        logger.exception("a defect while answering %s %s", request.method, request.url.path)
-        return Problem("internal", "the server's log has more")
+def _route_path(scope: Scope) -> str:
+    """The path below the place where this application is mounted."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    return path[len(root) :] if root and path.startswith(root) else path  # type: ignore[no-any-return]
 
 
 def _pattern(template: str) -> re.Pattern[str]:
