@@ -19,7 +19,7 @@ test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each
 	$(BIN)/python tests/matrix.py -n $(JOBS) $(MATRIX)
 
 survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
-	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_away.py --timeout 3600
+	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_schemathesis.py tests/http/test_away.py --timeout 3600
 
 check: $(VENV)/.installed-test ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -4,8 +4,8 @@
 
 Starts an embedded PostgreSQL of its own (fsync on, stock settings but for shared_buffers), fills the queue and drains
 it with a worker in this process. The worker's processor time per job hardly depends on what else the machine does; the
-rate does, and is only good for comparing lines of one run. With --held-snapshot another session keeps an old snapshot, so
-that vacuum can remove nothing: the rates of the first and of the last tenth tell what that costs.
+rate does, and is only good for comparing lines of one run. With --held-snapshot another session keeps an old snapshot,
+so that vacuum can remove nothing: the rates of the first and of the last tenth tell what that costs.
 """
 
 import argparse
