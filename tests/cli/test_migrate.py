@@ -174,7 +174,10 @@ def test_an_interrupt_ends_with_130(empty_dsn):
             stderr=subprocess.PIPE,
             text=True,
         )
-        while not blocker.execute("select pid from pg_locks where not granted and locktype = 'advisory'").fetchone():
+        # Of this database: anybody else's may be waited for before the process has even begun.
+        waiting = """select pid from pg_locks where not granted and locktype = 'advisory'
+            and database = (select oid from pg_database where datname = current_database())"""
+        while not blocker.execute(waiting).fetchone():
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)

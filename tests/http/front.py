@@ -78,8 +78,8 @@ class Front:
         return None
 
     def _carry(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
-        source.settimeout(None)
         try:
+            source.settimeout(None)  # the other direction may have ended, and closed both, before this one began
             while data := source.recv(65536):
                 if answers and self._loses():
                     return

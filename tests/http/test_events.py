@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import Any
 
 import httpx
+from starlette.types import Message, Receive, Scope, Send
 
 import leasehold
 from leasehold import App
@@ -110,11 +112,25 @@ async def test_a_stream_ends_when_its_token_is_revoked(dsn: str) -> None:
     async with App(dsn=dsn) as app:
         control = leasehold.api(app, settings=settings)
         headers = {"authorization": f"Bearer {token}"}
-        transport = httpx.ASGITransport(control)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        sent: list[bytes] = []
+
+        async def overheard(scope: Scope, receive: Receive, send: Send) -> None:
+            async def hear(message: Message) -> None:
+                sent.append(message.get("body", b""))
+                await send(message)
+
+            await control(scope, receive, hear)
+
+        transport = httpx.ASGITransport(overheard)
+        async with (
+            aclosing(control.state.leasehold),
+            httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client,
+        ):
             job = (await client.post("/jobs", json=intent())).json()
             reading = asyncio.create_task(client.get(f"/jobs/{job['jobId']}/events"))
-            await asyncio.sleep(1)
+            async with asyncio.timeout(30):
+                while b": still here\n\n" not in sent:
+                    await asyncio.sleep(0.05)
             assert not reading.done()
             parsed = parse_token(token)
             assert parsed is not None
@@ -123,5 +139,3 @@ async def test_a_stream_ends_when_its_token_is_revoked(dsn: str) -> None:
             async with asyncio.timeout(30):
                 answer = await reading
         assert answer.text.count("event: status") == 1
-        assert ": still here" in answer.text
-        await control.state.leasehold.aclose()
