@@ -26,11 +26,11 @@ PARTS = (
 )
 QUICK = (
     "tests/sql",
+    "--ignore=tests/sql/test_limits_races.py",
     "tests/model/test_model.py",
     "tests/security",
     "tests/db/test_migrate.py",
     "tests/worker/test_outcomes.py",
-    "tests/worker/test_leases.py",
     "tests/schedules/test_claim.py",
     "tests/schedules/test_fire.py",
     "tests/schedules/test_put.py",

@@ -70,9 +70,13 @@ class Parts:
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
         """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
         await self.claimer.stop()
-        await _quietly(self.scheduler.stop)
+        firing = asyncio.create_task(self.scheduler.stop())
         await self.runner.drain(grace, hurry)
         await self.finisher.drain()
+        await asyncio.wait(
+            [firing], timeout=2
+        )  # a schedule that it could not fire by then is another's when the claim expires
+        firing.cancel()
         self.keeper.stop()
         await _quietly(lambda: self.upkeep_link.run(self._worker.store.stop_worker(self._worker.id)))
         for loop in self.loops:

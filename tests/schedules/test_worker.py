@@ -97,7 +97,7 @@ async def test_an_operators_change_survives_the_next_start_of_a_worker(app: App,
 
 async def test_a_worker_that_stops_in_good_order_fires_what_it_has_claimed(app: App, session) -> None:
     """Else nobody could until the claim expires: an hour, for a kind with such a lease."""
-    session.mutate("schedule_fire_v1", "\n  update schedules t", "\n  perform pg_sleep(0.5);\n  update schedules t")
+    session.mutate("schedule_fire_v1", "\n  update schedules t", "\n  perform pg_sleep(0.2);\n  update schedules t")
     app.task(kind="k", lease=3600)(nothing)
     async with working(app):
         app.schedules.put(Schedule(key="s", kind="k", every=SECOND))

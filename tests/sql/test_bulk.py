@@ -97,7 +97,7 @@ def test_a_bulk_change_leaves_out_what_somebody_is_writing_and_waits_for_nobody(
     other = db.connect()
     other.execute("begin")
     other.execute("select from jobs where id = %s for update", [jobs[1]])
-    session.execute("set lock_timeout = '1ms'")
+    session.execute("set lock_timeout = '2s'")  # whoever waits is told
     assert change(session, function, filter={}) == (3, 2, True)
     other.execute("commit")
     assert change(session, function, filter={}) == (1, 1, False)

@@ -161,7 +161,7 @@ def test_a_pause_waits_for_no_claim_and_holds_up_none(db, session):
     slow = db.connect()
     slow.execute("begin")
     assert len(slow.column("claim", worker="slow", queues=["default"])) == 1
-    session.execute("set lock_timeout = '1ms'")
+    session.execute("set lock_timeout = '2s'")
     session.one("pause", queue="default")
     assert len(db.connect().column("claim", worker="w", count=10)) == 1
     slow.execute("commit")
