@@ -92,7 +92,8 @@ def token_id(api: Served) -> str:
 
 @pytest.mark.timeout(1_800 if FULL else 180)
 def test_no_generated_case_finds_a_server_error_or_an_undeclared_answer(api: Served, tmp_path: Path) -> None:
-    options = ["--max-examples", str(rounds(25, 350)), "--workers", "2", *([] if FULL else ["--seed", "1"])]
+    # One thread: Python 3.11 cannot parse source in two at once, which its test cases do.
+    options = ["--max-examples", str(rounds(25, 350)), "--workers", "1", *([] if FULL else ["--seed", "1"])]
     report, printed = run(api, tmp_path, f"{api.url}/openapi.json", *options)
     cases, operations = report["test_cases"], report["operations"]
     print(f"{cases['generated']} cases of {operations['tested']} operations, {report['running_time']:.0f} s")
