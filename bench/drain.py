@@ -94,7 +94,7 @@ def main() -> None:
     given = parser.parse_args()
     options = WorkerOptions(slots=given.slots, prefetch=given.prefetch)
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         EmbeddedServer(home=Path(folder) / "home", settings={"shared_buffers": "512MB"}) as server,
     ):
         server.ensure_database("bench")
