@@ -1,5 +1,6 @@
 """POST /jobs and POST /jobs/batch: intents are recorded, nothing is run."""
 
+import re
 from typing import Any
 
 from fastapi import APIRouter
@@ -29,6 +30,7 @@ _KEY_HEADER = {
     "description": "Names this request: at most one job per key, ever. May stand in the body instead.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"},
 }
+_fits_header = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 _MAY_GO_WRONG = (
     "malformed-json", "key-conflict", "slow-body", "idempotency-conflict", "body-too-large", "unsupported-media-type",
     "invalid-request", "outcome-unknown", "overloaded",
@@ -116,8 +118,8 @@ def _header_key(request: Request) -> str | None:
     value = header(request.scope, b"idempotency-key")
     if value is None:
         return None
-    if not 1 <= len(value) <= 500 or not value.isascii():
-        raise invalid(("Idempotency-Key", "1 to 500 ASCII characters"))
+    if len(value) > 500 or not _fits_header(value):
+        raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
     return value.decode("ascii")
 
 

@@ -133,6 +133,16 @@ def test_the_key_may_come_as_a_header_and_means_the_same(http: httpx.Client) -> 
     assert (other.status_code, other.json()["type"]) == (400, "/problems/key-conflict")
 
 
+@pytest.mark.parametrize("value", [b"a\tb", b"k\xc3\xa4se", b"x" * 501, b""])
+def test_a_key_in_the_header_is_printable_and_short(http: httpx.Client, sql: Sql, value: bytes) -> None:
+    before = everything(sql)
+    body = {name: part for name, part in intent().items() if name != "idempotencyKey"}
+    refused = http.post("/jobs", json=body, headers=[(b"idempotency-key", value)])
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "Idempotency-Key"
+    assert everything(sql) == before
+
+
 def test_without_a_key_nothing_is_recorded_and_the_field_is_named(http: httpx.Client, sql: Sql) -> None:
     before = everything(sql)
     answer = http.post("/jobs", json={"jobType": "k"})
