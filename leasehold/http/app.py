@@ -1,7 +1,5 @@
 """The API as an application: `leasehold.api(app)` to mount, `leasehold serve` to run."""
 
-import importlib
-import importlib.util
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leasehold.app import App
 from leasehold.errors import LeaseholdError
-from leasehold.http import health, jobs, metrics, submissions
+from leasehold.http import health, jobs, metrics, ops, submissions
 from leasehold.http.openapi import document
 from leasehold.http.problems import Problem, invalid, problem_of, problem_of_status
 from leasehold.http.runtime import Holder
@@ -70,10 +68,8 @@ def api(app: App, *, tokens: Tokens | None = None, settings: ApiSettings | None 
     made.own_middleware = len(made.user_middleware)
     # Straight into the list: the route of POST /jobs is asked first, and nothing of a router lies in between.
     made.router.routes[:0] = submissions.router.routes
-    for router in (jobs.router, health.router, metrics.router):
+    for router in (jobs.router, health.router, metrics.router, ops.router):
         made.include_router(router)
-    if importlib.util.find_spec("leasehold.http.ops"):
-        made.include_router(importlib.import_module("leasehold.http.ops").router)
     made.openapi = lambda: document(made)  # type: ignore[method-assign]
     return made
 
