@@ -1,0 +1,1 @@
+-- The optional history of transitions (append-only).
