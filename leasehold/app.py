@@ -4,19 +4,21 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 from leasehold.config import Settings
+from leasehold.db.call import Call, Series
 from leasehold.db.foreign import arun_on, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError, JobUnknown, UnknownKind
-from leasehold.intent import Intent
+from leasehold.intent import Chunks, Intent
 from leasehold.job import Job
 from leasehold.locate import located
 from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
@@ -178,27 +180,33 @@ class App:
         return recorded
 
     def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
-        """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`."""
-        batch = list(intents)
+        """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`.
+
+        The database takes in the first while a generator still makes the rest: of one that may wait, make a list.
+        """
         if connection is not None:
-            ids = run_on(connection, self._store.enqueue_many(batch))
-        else:
-            database = self.database
-            ids = database.run(database.store.enqueue_many(batch, database.new_ids(len(batch)), notify=False))
-            database.hints.hint(*_hints_of(batch))
-        return self._handles(batch, ids)
+            batch = list(intents)
+            recorded = run_on(connection, self._store.enqueue_many(batch))
+            return self._handles(batch, recorded)
+        chunks = Chunks(intents)
+        database = self.database
+        database.new_ids(0)
+        ids = database.run_series(_recorded(database, chunks))
+        database.hints.hint(*_hints_of(chunks.given))
+        return self._handles(chunks.given, chain.from_iterable(ids))
 
     async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
-        """Record many jobs at once, all or none."""
-        batch = list(intents)
+        """Record many jobs at once, all or none; like `enqueue_many`."""
         if connection is not None:
-            ids = await arun_on(connection, self._store.enqueue_many(batch))
-        else:
-            database = await self.adatabase()
-            new = await database.anew_ids(len(batch))
-            ids = await database.arun(database.store.enqueue_many(batch, new, notify=False))
-            database.hints.hint(*_hints_of(batch))
-        return self._handles(batch, ids)
+            batch = list(intents)
+            recorded = await arun_on(connection, self._store.enqueue_many(batch))
+            return self._handles(batch, recorded)
+        chunks = Chunks(intents)
+        database = await self.adatabase()
+        await database.anew_ids(0)
+        ids = await database.arun_series(_recorded(database, chunks))
+        database.hints.hint(*_hints_of(chunks.given))
+        return self._handles(chunks.given, chain.from_iterable(ids))
 
     def job(self, job_id: UUID | str) -> Job[Any]:
         """A handle to a job that was recorded elsewhere."""
@@ -252,8 +260,18 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _handles(self, intents: list[Intent], ids: list[str]) -> list[Job[Any]]:
+    def _handles(self, intents: list[Intent], ids: Iterable[str]) -> list[Job[Any]]:
         return [Job(self, job_id, intent.kind) for intent, job_id in zip(intents, ids, strict=True)]
+
+
+def _recorded(database: Database, chunks: Chunks) -> Series[list[str]]:
+    """The calls that record all chunks, as one transaction."""
+
+    def calls() -> Iterator[Call[list[str]]]:
+        for chunk in chunks:
+            yield database.store.enqueue_many(chunk, database.ids.make(len(chunk)), notify=False)
+
+    return Series(calls(), ended=lambda: chunks.ended)
 
 
 def _hints_of(batch: list[Intent]) -> set[str]:

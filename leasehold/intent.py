@@ -1,7 +1,9 @@
 """An intent: a job before it is recorded."""
 
 import json
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -126,6 +128,47 @@ class Intent:
                 return None, f"{delay // timedelta(microseconds=1)} microseconds"
             case _:
                 return None, None
+
+
+class Chunks:
+    """Intents in pieces, so that the database can work on one while the next is made.
+
+    All that have an idempotency key come in one piece: only within a statement are keys taken in one order, and two
+    batches that take the same keys in different orders would wait for each other.
+    """
+
+    SIZE = 250
+
+    def __init__(self, intents: Iterable[Intent]) -> None:
+        self._intents = iter(intents)
+        self.given: list[Intent] = []
+        """All that have come so far."""
+        self.ended = False
+        """Whether there are no more, as far as is known."""
+
+    def __iter__(self) -> Iterator[list[Intent]]:
+        began = time.monotonic()
+        size = self.SIZE
+        chunk: list[Intent] = []
+        for intent in self._intents:
+            chunk.append(intent)
+            if intent.idempotency_key is not None:
+                size = sys.maxsize
+            if len(chunk) >= size:
+                if not self.given and time.monotonic() - began > _SLOW:
+                    size = sys.maxsize  # whoever makes them waits for something: not while a transaction is open
+                    continue
+                self.given += chunk
+                yield chunk
+                chunk = []
+        self.ended = True
+        self.given += chunk
+        if chunk:
+            yield chunk
+
+
+_SLOW = 0.1
+"""Seconds for the first piece, which takes some milliseconds when it only has to be computed."""
 
 
 # The slots themselves: the way past `frozen` for those who make intents by the thousand.

@@ -1,6 +1,6 @@
 """A call of one SQL function as plain data, so that any connection can carry it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,3 +24,32 @@ class Call(Generic[T]):
 
     repeatable: bool = False
     """Sent twice it does what it does once: when an answer is lost, repeat it."""
+
+
+class Series(Generic[T]):
+    """Calls that are one transaction. Each is made when the one before has been sent, and the database works meanwhile.
+
+    The calls that were made are kept, so that the whole can be sent again.
+    """
+
+    def __init__(self, calls: Iterable[Call[T]], *, ended: Callable[[], bool] = lambda: False) -> None:
+        self._made: list[Call[T]] = []
+        self._to_make = iter(calls)
+        self._ended = ended
+        """Whether no call follows those that were made, if that is known already."""
+
+    def __iter__(self) -> Iterator[Call[T]]:
+        yield from self._made
+        for call in self._to_make:
+            self._made.append(call)
+            yield call
+
+    @property
+    def alone(self) -> bool:
+        """Whether the first call, which was made, is known to be the only one: it needs no transaction around it."""
+        return len(self._made) == 1 and self._ended()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all that were sent may be sent twice."""
+        return all(call.repeatable for call in self._made)

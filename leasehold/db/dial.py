@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 from leasehold.db.connect import dsn_parts, place_of, reason_of
+from leasehold.db.doubt import watch
 from leasehold.errors import DatabaseUnavailable
 
 _DEFAULTS: dict[str, Any] = {
@@ -43,16 +44,20 @@ class Dialer:
     def connect(self, deadline: float | None = None) -> psycopg.Connection:
         """A new connection, or DatabaseUnavailable; not much later than `deadline` by the monotonic clock."""
         try:
-            return psycopg.connect(self._dsn, **self._options_until(deadline))
+            connection = psycopg.connect(self._dsn, **self._options_until(deadline))
         except psycopg.Error as error:
             raise self._meaning(error) from error
+        watch(connection)
+        return connection
 
     async def aconnect(self, deadline: float | None = None) -> psycopg.AsyncConnection:
         """A new connection, or DatabaseUnavailable; not much later than `deadline` by the monotonic clock."""
         try:
-            return await psycopg.AsyncConnection.connect(self._dsn, **self._options_until(deadline))
+            connection = await psycopg.AsyncConnection.connect(self._dsn, **self._options_until(deadline))
         except psycopg.Error as error:
             raise self._meaning(error) from error
+        watch(connection)
+        return connection
 
     def _options_until(self, deadline: float | None) -> dict[str, Any]:
         if deadline is None:

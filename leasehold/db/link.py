@@ -8,6 +8,7 @@ import psycopg
 
 from leasehold.db.call import Call
 from leasehold.db.dial import Dialer
+from leasehold.db.doubt import asettle, settle
 from leasehold.db.sqlstates import meaning_of
 from leasehold.errors import DatabaseUnavailable
 
@@ -47,7 +48,9 @@ class Link:
                 self._connection = await self._dialer.aconnect()
             try:
                 cursor = await self._connection.execute(call.sql, call.args)
-                return call.read(await cursor.fetchall())
+                rows = await cursor.fetchall()
+                await asettle(self._connection)
+                return call.read(rows)
             except psycopg.Error as error:
                 meaning = meaning_of(error)
                 if isinstance(meaning, DatabaseUnavailable):
@@ -92,7 +95,9 @@ class ThreadLink:
         if self._connection is None:
             self._connection = self._dialer.connect()
         try:
-            return call.read(self._connection.execute(call.sql, call.args).fetchall())
+            rows = self._connection.execute(call.sql, call.args).fetchall()
+            settle(self._connection)
+            return call.read(rows)
         except psycopg.Error as error:
             meaning = meaning_of(error)
             if isinstance(meaning, DatabaseUnavailable):

@@ -5,18 +5,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import psycopg
 
-from leasehold.db.call import Call
+from leasehold.db.call import Call, Series
 from leasehold.db.cut import cut_off
 from leasehold.db.dial import Dialer
+from leasehold.db.doubt import asettle, settle
 from leasehold.db.hints import Hinter
 from leasehold.db.idle import Held, Idle
 from leasehold.db.link import Backoff
+from leasehold.db.series import asend, send
 from leasehold.db.sqlstates import certainly_undone, meaning_of
 from leasehold.db.store import Store
 from leasehold.errors import DatabaseUnavailable
@@ -91,21 +93,47 @@ class Database:
 
     def run(self, call: Call[T]) -> T:
         """Run a call from a thread."""
-        deadline = time.monotonic() + self.wait
-        backoff = Backoff(first=0.02, longest=0.5)
-        while True:
-            try:
-                with self._connection(deadline) as connection:
-                    return call.read(connection.execute(call.sql, call.args).fetchall())
-            except psycopg.Error as error:
-                _raise_unless_repeatable(call, error, deadline)
-            time.sleep(backoff.pause())
+        return self._persist(call, lambda connection: call.read(connection.execute(call.sql, call.args).fetchall()))
+
+    def run_series(self, series: Series[T]) -> list[T]:
+        """Run calls as one transaction, all or none, from a thread."""
+        return self._persist(series, lambda connection: send(connection, series))
 
     async def arun(self, call: Call[T], deadline: float | None = None) -> T:
         """Run a call from a coroutine; until `deadline` by the monotonic clock, if one is given.
 
         DatabaseUnavailable says in `sent` whether the call may have happened.
         """
+
+        async def execute(connection: psycopg.AsyncConnection) -> T:
+            cursor = await connection.execute(call.sql, call.args)
+            return call.read(await cursor.fetchall())
+
+        return await self._apersist(call, execute, deadline)
+
+    async def arun_series(self, series: Series[T]) -> list[T]:
+        """Run calls as one transaction, all or none, from a coroutine."""
+        return await self._apersist(series, lambda connection: asend(connection, series), None)
+
+    def _persist(self, what: Call[Any] | Series[Any], execute: Callable[[psycopg.Connection], T]) -> T:
+        deadline = time.monotonic() + self.wait
+        backoff = Backoff(first=0.02, longest=0.5)
+        while True:
+            try:
+                with self._connection(deadline) as connection:
+                    answer = execute(connection)
+                    settle(connection)
+                    return answer
+            except psycopg.Error as error:
+                _raise_unless_repeatable(what, error, deadline)
+            time.sleep(backoff.pause())
+
+    async def _apersist(
+        self,
+        what: Call[Any] | Series[Any],
+        execute: Callable[[psycopg.AsyncConnection], Awaitable[T]],
+        deadline: float | None,
+    ) -> T:
         deadline = time.monotonic() + self.wait if deadline is None else deadline
         backoff = Backoff(first=0.02, longest=0.5)
         unknown = False
@@ -115,11 +143,12 @@ class Database:
                 async with self._aconnection(deadline) as connection:
                     sent = True
                     with cut_off(connection, deadline) if self._bounded else nullcontext():
-                        cursor = await connection.execute(call.sql, call.args)
-                        return call.read(await cursor.fetchall())
+                        answer = await execute(connection)
+                        await asettle(connection)
+                        return answer
             except psycopg.Error as error:
                 unknown = unknown or (sent and not certainly_undone(error))
-                _raise_unless_repeatable(call, error, deadline, sent=unknown)
+                _raise_unless_repeatable(what, error, deadline, sent=unknown)
             except DatabaseUnavailable as error:
                 error.sent = unknown
                 raise
@@ -257,12 +286,14 @@ class Database:
         )
 
 
-def _raise_unless_repeatable(call: Call[Any], error: psycopg.Error, deadline: float, *, sent: bool = True) -> None:
-    """Return when the call should be sent again; else raise what its error means."""
+def _raise_unless_repeatable(
+    what: Call[Any] | Series[Any], error: psycopg.Error, deadline: float, *, sent: bool = True
+) -> None:
+    """Return when it should be sent again; else raise what its error means."""
     meaning = meaning_of(error)
     if meaning is None:
         raise error
-    again = isinstance(meaning, DatabaseUnavailable) and (call.repeatable or certainly_undone(error))
+    again = isinstance(meaning, DatabaseUnavailable) and (what.repeatable or certainly_undone(error))
     if isinstance(meaning, DatabaseUnavailable):
         meaning.sent = sent
     if not again or time.monotonic() >= deadline:

@@ -25,6 +25,8 @@ _TEXTS = {
     # One text instead of a row for each id: most are never looked at.
     "enqueue_many": "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
     "cast(cast(%s as text) as jsonb), cast(%s as boolean)) e), ',')",
+    # The ids are ours: only whether it worked is of interest.
+    "enqueue_batch": "select count(*) from {}.enqueue_batch_v1(%s::jsonb, %s::jsonb, %s::uuid[], %s)",
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
     " run_at, created_at, updated_at, finished_at from {}.status_v1(%s)",
     "submit_many": "select error, detail, id, kind, queue"
@@ -117,6 +119,10 @@ class ProducerCalls(Calls):
         self, intents: Sequence[Intent], ids: Sequence[str] | None = None, *, notify: bool = True
     ) -> Call[list[str]]:
         """Record many, all or none."""
+        if ids is not None and _differ_in_payload_only(intents):
+            payloads = f"[{','.join([intent.payload for intent in intents])}]"
+            shared = (intents[0].head + "}", payloads, "{" + ",".join(ids) + "}", notify)
+            return Call(self._sql["enqueue_batch"], shared, lambda _: list(ids), repeatable=True)
         args = (Intent.array(intents, ids), notify)
         return Call(self._sql["enqueue_many"], args, _listed_ids, repeatable=ids is not None)
 
@@ -161,6 +167,12 @@ class ProducerCalls(Calls):
     def clock(self) -> Call[int]:
         """The database's clock, in microseconds since the epoch."""
         return Call(self._sql["clock"], (), scalar, repeatable=True)
+
+
+def _differ_in_payload_only(intents: Sequence[Intent]) -> bool:
+    if not intents or intents[0].idempotency_key is not None:
+        return False
+    return len({intent.head for intent in intents}) == 1
 
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
