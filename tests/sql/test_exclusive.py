@@ -116,6 +116,38 @@ def test_a_backlog_behind_a_busy_key_hides_nobody(db, session):
     assert len(claimed(session)) == 1
 
 
+def test_one_claim_gives_as_many_jobs_of_different_keys_as_were_wanted_in_claim_order(db, session):
+    """Less than wanted would mean to a worker that there is no more, and it would wait."""
+    db.insert(session, 700, exclusive_key="case when n % 3 > 0 then 'x' || n end", priority="n % 2")
+    best = session.values("select id from jobs order by -priority, id limit 500")
+    assert claimed(session, count=500) == best
+    assert len(claimed(session, count=500)) == 200
+
+
+def test_a_claim_stops_at_a_thousand_keys_and_says_that_there_are_more(db, session):
+    db.insert(session, 1200, exclusive_key="'x' || n")
+    listener = db.connect()
+    listener.execute("listen leasehold")
+    assert len(claimed(session, count=5000)) == 1000
+    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["default"]
+    assert len(claimed(session, count=5000)) == 200
+
+
+def test_a_long_backlog_behind_a_busy_key_is_parked_by_several_claims_that_say_so(db, session):
+    (first,) = db.insert(session, 1, exclusive_key="'x'")
+    assert claimed(session) == [first]
+    db.insert(session, 12_000, exclusive_key="'x'")
+    free = session.one("enqueue", kind="k")
+    listener = db.connect()
+    listener.execute("listen leasehold")
+    assert claimed(session) == []
+    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["default"]
+    assert 0 < session.value("select count(*) from jobs where parked") <= 10_000
+    assert claimed(session) == [free]
+    assert session.value("select count(*) from jobs where parked") == 12_000
+    db.assert_consistent(session)
+
+
 @pytest.mark.parametrize("keys", [99, 100, 101, 350])
 def test_any_number_of_keys_is_claimed_in_the_end(db, session, keys):
     db.insert(session, 2 * keys, exclusive_key=f"'x' || n % {keys}")

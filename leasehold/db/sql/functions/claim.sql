@@ -73,7 +73,10 @@ create or replace function lock_lanes(
 as $$
 #variable_conflict use_column
 declare
-  per_lane integer := least(wanted, greatest(16, 2 * wanted / cardinality(queues)));
+  share double precision := wanted::double precision / cardinality(queues);
+  -- More than the share of a lane, so that the merge is certain for as many as are wanted though lanes are not even; and
+  -- not much more, because with a thousand lanes each row here is a thousand rows.
+  per_lane integer := least(wanted, ceil(share + 3 * sqrt(share)) + 3);
   block uuid[];
   ranks smallint[];
   lanes integer[];
@@ -117,6 +120,32 @@ begin
     order by j.id for update skip locked) t;
 end $$;
 
+-- Of jobs that were locked up to a place in claim order: those before the one that brings in the 101st exclusive key, and
+-- the place of the last of them. As many keys are settled at once; the rest is looked at again.
+create or replace function before_too_many_keys(
+  locked uuid[], place_rank smallint, place_id uuid, out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+) language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  total integer := cardinality(locked);
+begin
+  exclusive := true;
+  select array_agg(t.id order by t.rank, t.id), max(t.rank), (array_agg(t.id order by t.rank desc, t.id desc))[1]
+  into ids, last_rank, last_id
+  from (
+    select f.id, f.rank, sum(f.first) over (order by f.rank, f.id) as keys
+    from (
+      select j.id, -j.priority as rank, (j.exclusive_key is not null and row_number() over (
+        partition by j.exclusive_key order by -j.priority, j.id) = 1)::integer as first
+      from jobs j where j.id = any(locked)) f) t
+  where t.keys <= 100;
+  if cardinality(ids) = total then
+    last_rank := place_rank;
+    last_id := place_id;
+  end if;
+end $$;
+
 -- Lock up to `wanted` jobs that may run now, exclusive keys settled. Lanes may come with the room of their queue and of
 -- their kind; `keys_limited`: there are limits on keys.
 create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz, keys_limited boolean default false)
@@ -134,6 +163,7 @@ declare
   under_keys record;
   passed boolean := false;    -- somebody else was counting under a key limit
   fruitless integer := 0;     -- rounds in which key limits admitted nothing
+  key_rounds integer := 0;    -- rounds that had exclusive keys to settle
   taken uuid[] := '{}';
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
@@ -154,6 +184,12 @@ begin
       found_now := lock_lanes(queues, kinds, ranks, ids, wanted - cardinality(taken), at, queue_rooms, kind_rooms);
     end if;
     exit when found_now.last_id is null;
+    if found_now.exclusive then
+      key_rounds := key_rounds + 1;
+      if cardinality(found_now.ids) > 100 then
+        found_now := before_too_many_keys(found_now.ids, found_now.last_rank, found_now.last_id);
+      end if;
+    end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
     if keys_limited and found_now.exclusive then
       under_keys := admit_keys(found_now.ids, won, taken);
@@ -163,8 +199,9 @@ begin
     end if;
     taken := taken || won;
     exit when cardinality(taken) >= wanted;
-    if fruitless >= 20 then
-      -- A backlog under exhausted key limits is parked by several claims, not by one that takes for ever.
+    if fruitless >= 20 or key_rounds >= 10 then
+      -- A backlog under exhausted key limits, or behind busy keys, is parked by several claims, not by one that takes for
+      -- ever. And each key takes a place in the server's lock table.
       passed := true;
       exit;
     end if;

@@ -21,16 +21,14 @@ declare
   won uuid[];
 begin
   with head as materialized (
-    select distinct on (j.exclusive_key) j.exclusive_key, j.id
+    select distinct on (j.exclusive_key) j.exclusive_key, j.id  -- at most 100: before_too_many_keys
     from jobs j where j.id = any(candidates) and j.exclusive_key is not null
       and j.exclusive_key <> all(array(
         select t.exclusive_key from jobs t where t.id = any(taken) and t.exclusive_key is not null))
     order by j.exclusive_key, -j.priority, j.id
-  ), few as materialized (
-    select * from head limit 100   -- each takes a place in the server's lock table
   )
-  select array_agg(f.exclusive_key), array_agg(f.id) into keys, heads
-  from few f where pg_try_advisory_xact_lock(exclusive_lock(f.exclusive_key));
+  select array_agg(h.exclusive_key), array_agg(h.id) into keys, heads
+  from head h where pg_try_advisory_xact_lock(exclusive_lock(h.exclusive_key));
 
   -- From here on each statement sees what the previous holders of these locks have committed.
   perform expire(array(
@@ -56,6 +54,7 @@ begin
     select j.id from jobs j
     where j.exclusive_key = any(array(select k from unnest(keys) k where k <> all(busy)) || pinned)
       and j.state is not distinct from 'queued' and j.parked is distinct from true and j.id <> all(won)
+    limit 1000  -- a long backlog of a key is parked by several claims
     for update skip locked)
   update jobs j set parked = true, parked_under = null from waiting where j.id = waiting.id;
 
