@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leasehold.http import failpoints
+from leasehold import failpoints
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 

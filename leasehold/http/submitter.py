@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
+from leasehold import failpoints
 from leasehold.db.pool import Database
 from leasehold.db.store import Refused, Seen, Submitted
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.http import failpoints
 from leasehold.http.problems import Problem, invalid, problem_of
 from leasehold.http.schemas import Submission, hint_of
 from leasehold.http.settings import ApiSettings

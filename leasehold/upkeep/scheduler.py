@@ -8,8 +8,10 @@ moment and so finds the same due times, and the database makes one job of each.
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from uuid import uuid4
 
+from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedSchedule, Store
 from leasehold.errors import DatabaseUnavailable, InvalidJob, JobUnknown, NotClaimable
@@ -20,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 20
 """Schedules looked at in one go: few, so that several schedulers share many instead of all trying each."""
-_LONGEST_PAUSE = 10.0
+_LONGEST_PAUSE = 60.0
 """The safety net under hints: a change that nobody told us of is seen after this time."""
+_LONGEST_WITHOUT_HINTS = 10.0
+"""The same where hints are not known to arrive, behind a pooler for example."""
 _CROWDED_PAUSE = 0.5
 """After a look at which others were at work on everything that is due."""
 _SPREAD = 0.05
@@ -41,6 +45,8 @@ class Scheduler:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self.hints_arrive: Callable[[], bool] = lambda: False
+        """Whether hints are known to arrive; until then the looks are frequent."""
 
     def hint(self) -> None:
         """Schedules were changed, or may have been."""
@@ -75,8 +81,9 @@ class Scheduler:
             waiting = await self._link.run(self._store.schedule_due(_BATCH + 1))
             due = [key for key, seconds in waiting if seconds <= 0][:_BATCH]
             if not due:
-                soonest = min((seconds for _, seconds in waiting), default=_LONGEST_PAUSE)
-                return min(soonest, _LONGEST_PAUSE * _chance(0.8, 1.0)) + _chance(0, _SPREAD)
+                longest = _LONGEST_PAUSE if self.hints_arrive() else _LONGEST_WITHOUT_HINTS
+                soonest = min((seconds for _, seconds in waiting), default=longest)
+                return min(soonest, longest * _chance(0.8, 1.0)) + _chance(0, _SPREAD)
             random.shuffle(due)
             fired = [await self._fire(key) for key in due if not self._stopping]
             if not any(fired):
@@ -88,12 +95,16 @@ class Scheduler:
         try:
             # Both are sent again until they are answered: the second time they change nothing.
             claim = await self._link.insist(self._store.schedule_claim(key, self._worker, uuid4()))
+            if failpoints.ARMED:
+                failpoints.reach("after-schedule-claim")
             todo = await self._plan(claim)
             if todo is None:
                 return False
             try:
                 call = self._store.schedule_fire(self._worker, claim, todo.due, todo.next_run_at, todo.missed)
                 runs = await self._link.insist(call)
+                if failpoints.ARMED:
+                    failpoints.reach("after-schedule-fire")
             except InvalidJob as problem:
                 await self._complain(claim, problem)
                 return False

@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 _BATCH = 1000
 _BUSY_PAUSE = 1.0
 """While jobs run or wait for their time anywhere: a lease may be taken, and lost, between two looks."""
-_IDLE_PAUSE = 20.0
-"""While nothing runs or waits: a hint wakes us before."""
+_IDLE_PAUSE = 40.0
+"""While nothing runs or waits: a hint wakes us before. Under a minute, or this worker would be taken for dead."""
 
 
 class Sweeper:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable
@@ -80,6 +81,8 @@ class Claimer:
         try:
             while True:
                 try:
+                    if failpoints.ARMED:
+                        failpoints.reach("before-claim")
                     jobs = await self._link.run(call)
                     break
                 except DatabaseUnavailable as error:
@@ -90,6 +93,8 @@ class Claimer:
                     if self._stopping:
                         return 0  # what it may have taken expires with its lease
                     await asyncio.sleep(backoff.pause())
+            if failpoints.ARMED and jobs:
+                failpoints.reach("after-claim")
             self._cursor.note(
                 queues, jobs, wanted=wanted, began=asked, ended=time.monotonic(), from_start=lanes is None
             )
@@ -116,7 +121,7 @@ class Claimer:
     async def _wait_for_work(self) -> None:
         poll = self._worker.options.poll if self.hints_arrive() else min(_POLL_WITHOUT_HINTS, self._worker.options.poll)
         try:
-            async with asyncio.timeout(poll * random.uniform(0.8, 1.0)):  # noqa: S311 (spread, not secrecy)
+            async with asyncio.timeout(poll * random.uniform(0.9, 1.0)):  # noqa: S311 (spread, not secrecy)
                 await self._work.wait()
         except TimeoutError:
             self._queues.hint("")

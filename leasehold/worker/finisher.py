@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leasehold import failpoints
 from leasehold.context import LogLine
 from leasehold.db.call import Call
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Snoozed, Success
+from leasehold.worker.statistics import Tally, counting
 
 if TYPE_CHECKING:
     from leasehold.worker.lease import LeaseKeeper
@@ -40,6 +42,8 @@ class Finisher:
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
+        self.tally = Tally()
+        """What became of the jobs whose report counts."""
         self.on_retry: Callable[[], None] = lambda: None
         """Called when a job will be due again: upkeep should look when."""
         self.on_written: Callable[[], None] = lambda: None
@@ -102,13 +106,23 @@ class Finisher:
                 released.append(job)
         refused: list[ClaimedJob] = []
         if done:
-            refused += await self._write_successes(done, results)
+            _reach("before-complete")
+            refused = await self._write_successes(done, results)
+            self.tally.finished("success", counting(done, refused))
+            _reach("after-complete")
         if failed:
+            _reach("before-fail")
             counted = await self._insist(self._store.fail_many(self._worker.id, json.dumps(failures)), failed)
+            _reach("after-fail")
             refused += _missing(failed, counted)
+            self.tally.reported(failed, failures, counted or {})
             self.on_retry()
         if released:
-            refused += _missing(released, await self._insist(self._store.release(self._worker.id, released), released))
+            _reach("before-release")
+            missing = _missing(released, await self._insist(self._store.release(self._worker.id, released), released))
+            self.tally.finished("released", counting(released, missing))
+            refused += missing
+            _reach("after-release")
         self._keeper.let_go([job for job, _, _ in batch])
         for job in refused:
             logger.warning("job %s (%s): its report was refused, it is no longer this attempt's", job.id, job.kind)
@@ -144,6 +158,11 @@ class Finisher:
                 if self._draining and not any(self._keeper.holds(job) for job in jobs):
                     return ()
                 await asyncio.sleep(backoff.pause())
+
+
+def _reach(point: str) -> None:
+    if failpoints.ARMED:
+        failpoints.reach(point)
 
 
 def _missing(jobs: Sequence[ClaimedJob], counted: Container[str]) -> list[ClaimedJob]:

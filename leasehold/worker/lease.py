@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasehold import failpoints
 from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
 from leasehold.db.store import ClaimedJob, Token
@@ -186,12 +187,17 @@ class LeaseKeeper:
         self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
         progress = [None if context is None else context.take_progress() for context in contexts]
         try:
-            return self._link.run(self._store.heartbeat(self._worker.id, jobs, progress))
+            if failpoints.ARMED:
+                failpoints.reach("before-heartbeat")
+            kept = self._link.run(self._store.heartbeat(self._worker.id, jobs, progress))
         except LeaseholdError:
             for context, taken in zip(contexts, progress, strict=True):
                 if taken is not None and context is not None:
                     context.restore_progress(taken)
             raise
+        if failpoints.ARMED:
+            failpoints.reach("after-heartbeat")
+        return kept
 
     def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
         """Keep what long jobs have said so far; the rest goes along with their outcome."""

@@ -16,6 +16,7 @@ from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
 from leasehold.worker.prober import Prober
 from leasehold.worker.runner import Runner
+from leasehold.worker.statistics import Statistician
 
 if TYPE_CHECKING:
     from leasehold.db.pool import Database
@@ -45,14 +46,16 @@ class Parts:
             database.dsn, schema=store.schema, name=f"leasehold listener {worker.id}", hint=self._hint
         )
         self.prober = Prober(self.upkeep_link, store, self.listener)
+        self.statistician = Statistician(worker.id, self.upkeep_link, store, self.finisher.tally)
         self.finisher.on_retry = lambda: self.sweeper.hint(due=True)
-        self.claimer.hints_arrive = lambda: self.prober.well
+        self.claimer.hints_arrive = self.scheduler.hints_arrive = lambda: self.prober.well
         self.loops: list[asyncio.Task[None]] = []
 
     def _hint(self, queue: str) -> None:
         """Pass a hint on to whom it concerns."""
-        if queue == SCHEDULE:
+        if queue == SCHEDULE or not queue:  # no name: some may have been lost
             self.scheduler.hint()
+        if queue == SCHEDULE:
             return
         due = queue == DUE
         if not due:
@@ -64,7 +67,15 @@ class Parts:
         self.keeper.start()
         self.loops = [
             asyncio.create_task(part.run(), name=type(part).__name__)
-            for part in (self.claimer, self.finisher, self.sweeper, self.scheduler, self.listener, self.prober)
+            for part in (
+                self.claimer,
+                self.finisher,
+                self.sweeper,
+                self.scheduler,
+                self.listener,
+                self.prober,
+                self.statistician,
+            )
         ]
 
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
@@ -78,11 +89,15 @@ class Parts:
         )  # a schedule that it could not fire by then is another's when the claim expires
         firing.cancel()
         self.keeper.stop()
-        await _quietly(lambda: self.upkeep_link.run(self._worker.store.stop_worker(self._worker.id)))
+        await _quietly(self._say_goodbye)
         for loop in self.loops:
             loop.cancel()
         await asyncio.gather(*self.loops, return_exceptions=True)
         await self.close()
+
+    async def _say_goodbye(self) -> None:
+        await self.statistician.flush()
+        await self.upkeep_link.run(self._worker.store.stop_worker(self._worker.id))
 
     async def close(self) -> None:
         """Close the connections."""

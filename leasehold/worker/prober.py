@@ -13,7 +13,7 @@ from leasehold.errors import LeaseholdError
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 2.0
-_AGAIN_WHEN_WELL = 60.0
+_AGAIN_WHEN_WELL = 180.0
 _AGAIN_WHEN_NOT = 10.0
 
 

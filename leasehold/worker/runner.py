@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.context import Completion, JobContext, enter
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
     from leasehold.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+# Starts a coroutine as an asyncio task. Where Python can, it runs at once up to its first wait: a short job never goes
+# through the loop's queue.
+if sys.version_info >= (3, 12):
+    start = partial(asyncio.Task, eager_start=True)
+else:
+    start = asyncio.Task
 
 
 class Running(JobContext):
@@ -55,6 +64,8 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._finisher = finisher
         self.keeper = keeper
+        self._slots = worker.options.slots
+        self._filling = False
         self._waiting: deque[ClaimedJob] = deque()
         self._running: dict[ClaimedJob, Running] = {}
         self._threads = ThreadExecutor(worker.options.slots)
@@ -106,19 +117,23 @@ class Runner:
         """Take claimed jobs in. Their leases count from the moment they were asked for."""
         self.keeper.hold(jobs, asked)
         self._waiting.extend(jobs)
-        self._fill_slots()
+        # Not at once: the claimer first sends its next claim, and the database works on it while these jobs run.
+        self._loop.call_soon(self._fill_slots)
 
     def _fill_slots(self) -> None:
-        if self._draining:
-            return
-        free = self.worker.options.slots - len(self._running)
-        while free > 0 and self._waiting:
-            job = self._waiting.popleft()
-            running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
-            running.handle = self._loop.create_task(self._run(running))
-            free -= 1
-        if self._running:
-            self._empty.clear()
+        """Start waiting jobs. On Python 3.12 and later one may end before its start returns, and free its slot."""
+        self._filling = True
+        try:
+            for _ in range(self._slots):  # and no more in one turn of the loop, however soon they end
+                if not self._waiting or self._draining or len(self._running) >= self._slots:
+                    return
+                job = self._waiting.popleft()
+                running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
+                self._empty.clear()
+                running.handle = start(self._run(running), loop=self._loop)
+            self._loop.call_soon(self._fill_slots)
+        finally:
+            self._filling = False
 
     async def _run(self, running: Running) -> None:
         """One attempt, from its start to its report."""
@@ -145,8 +160,9 @@ class Runner:
             if app.hooks.after:
                 await app.hooks.run_after(running, outcome)
         finally:
+            running.job.ran = time.monotonic() - began
             if app.telemetry.heard:
-                app.telemetry.emit("job.finished", job=running, outcome=outcome, seconds=time.monotonic() - began)
+                app.telemetry.emit("job.finished", job=running, outcome=outcome, seconds=running.job.ran)
             self._end(running, outcome)
 
     def _end(self, running: Running, outcome: Outcome) -> None:
@@ -154,7 +170,7 @@ class Runner:
         del self._running[running.job]
         self._finisher.report(running.job, outcome, running.take_lines())
         self.worker.job_ended()
-        if self._waiting:
+        if self._waiting and not self._filling:
             self._fill_slots()
         if not self._room.is_set():
             self.room_changed()

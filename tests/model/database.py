@@ -26,7 +26,7 @@ COLUMNS = (
 )
 EMPTIED = """
 select relname from pg_class where relnamespace = 'leasehold'::regnamespace and relkind = 'r'
-and relname not in ('migrations', 'function_files', 'test_clock')
+and relname not in ('migrations', 'function_files', 'test_clock', 'events')
 """
 ORPHANS = """
 select exclusive_key from leasehold.jobs where exclusive_key is not null group by exclusive_key

@@ -151,12 +151,21 @@ def test_a_temporary_table_is_not_used_though_the_callers_path_finds_it_first(lo
         assert connection.execute("select state from leasehold.status(%s)", [id_]).fetchall() == [("queued",)]
 
 
+HARMLESS_SETTINGS = {
+    "'transaction_isolation'",  # claims under limits refuse all but one
+    "'server_version'", "'server_version_num'", "'max_connections'", "'superuser_reserved_connections'",  # no caller's
+    "s.setting",  # only shown, by doctor and system
+}  # fmt: skip
+
+
 def test_no_setting_of_the_caller_moves_the_time(login: Login, owner: psycopg.Connection) -> None:
     read = owner.execute(
         "select distinct m[1] from pg_proc, regexp_matches(prosrc, 'current_setting\\(([^)]*)\\)', 'g') m"
         " where pronamespace = 'leasehold'::regnamespace"
     ).fetchall()
-    assert read in ([], [("'transaction_isolation'",)]), "a function that reads settings lets its callers decide"
+    assert {setting for (setting,) in read} <= HARMLESS_SETTINGS, (
+        "a function that reads settings lets its callers decide"
+    )
     with login("producer") as connection:
         for setting in ("leasehold.clock", "leasehold.now", "leasehold.time", "clock.now"):
             connection.execute(f"set {setting} = '2000-01-01'")

@@ -44,6 +44,7 @@ FILTER_FIELDS = frozenset(
         "created_before",
         "queues",
         "kinds",
+        "payload",
     }
 )
 """What a filter may name; the database refuses anything else."""

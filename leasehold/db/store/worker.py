@@ -9,7 +9,8 @@ from leasehold.db.store.calls import Calls, nothing, scalar, texts
 
 _TEXTS = {
     "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
-    " priority from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s, %s::jsonb)",
+    " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
+    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s, %s::jsonb)",
     "heartbeat": "select h::text from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
     " %s::text[]) h",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
@@ -51,6 +52,10 @@ class ClaimedJob(Token):
     max_attempts: int
     lease_seconds: float
     priority: int
+    waited: float = 0.0
+    """Seconds from when it was to run until it was claimed."""
+    ran: float = 0.0
+    """Seconds that its task took, once it has ended."""
 
 
 class WorkerCalls(Calls):

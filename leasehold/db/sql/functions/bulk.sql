@@ -34,7 +34,8 @@ begin
     if state in ('created', 'retry') then
       -- Straight from the jobs that wait for their time: the way by ids would walk over all of history.
       select coalesce(array_agg(t.id) filter (where t.fits and (not filter ? 'error_class'
-               or last_error_class(t.id) is not distinct from filter ->> 'error_class')), '{}'), count(*)
+               or last_error_class(t.id) is not distinct from filter ->> 'error_class')
+               and (not filter ? 'payload' or payload_fits(filter, t.id))), '{}'), count(*)
       into here, looked
       from (select j.id, job_fits(filter, j.state, j.kind, j.queue, j.tags, j.exclusive_key, j.created_at) as fits
             from jobs j where j.state in ('created', 'retry') and j.accepted order by j.run_at limit scan) t;

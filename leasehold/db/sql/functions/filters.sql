@@ -1,6 +1,7 @@
 -- How operators choose jobs: a JSON object whose fields must all hold.
 --   state: one of the six, or an array of them · kind · queue · tag · exclusive_key · error_class: of the latest
---   recorded attempt · created_after, created_before · queues, kinds: arrays, any of which.
+--   recorded attempt · created_after, created_before · queues, kinds: arrays, any of which · payload: an object that the
+--   job's own contains.
 -- No path through the jobs walks further than its caller allows: a look that was cut short says where to go on.
 
 create or replace function check_filter(filter jsonb) returns void language plpgsql
@@ -12,19 +13,20 @@ begin
     perform refuse('LH003', 'invalid_argument', 'filter is not a JSON object', 'give {} for all jobs');
   end if;
   field := (select k from jsonb_object_keys(filter) k where k not in ('state', 'kind', 'queue', 'tag', 'exclusive_key',
-    'error_class', 'created_after', 'created_before', 'queues', 'kinds') limit 1);
+    'error_class', 'created_after', 'created_before', 'queues', 'kinds', 'payload') limit 1);
   if field is not null then
     perform refuse('LH003', 'invalid_argument', format('filter has no field %L', left(field, 100)),
-      'fields are state, kind, queue, tag, exclusive_key, error_class, created_after, created_before, queues, kinds');
+      'fields are state, kind, queue, tag, exclusive_key, error_class, created_after, created_before, queues, kinds, payload');
   end if;
   field := (
     select e.key from jsonb_each(filter) e
     where case when e.key in ('queues', 'kinds') then jsonb_typeof(e.value) <> 'array'
                when e.key = 'state' then jsonb_typeof(e.value) not in ('string', 'array')
+               when e.key = 'payload' then jsonb_typeof(e.value) <> 'object'
                else jsonb_typeof(e.value) <> 'string' end limit 1);
   if field is not null then
     perform refuse('LH003', 'invalid_argument', format('filter field %s is %s', field, left(filter ->> field, 100)),
-      'queues and kinds are arrays, state may be one, everything else is a text');
+      'queues and kinds are arrays, state may be one, payload is an object, everything else is a text');
   end if;
   if exists (select from jsonb_array_elements(states_of(filter)) s
              where not s <@ '["created", "queued", "running", "success", "retry", "dead"]') then
@@ -40,7 +42,7 @@ create or replace function states_of(filter jsonb) returns jsonb language sql im
 return case jsonb_typeof(filter -> 'state') when 'string' then jsonb_build_array(filter -> 'state')
   when 'array' then filter -> 'state' end;
 
--- Whether a job fits, its error class aside. A single expression, so that it is inlined.
+-- Whether a job fits, its error class and its payload aside. A single expression, so that it is inlined.
 create or replace function job_fits(
   filter jsonb, state job_state, kind text, queue text, tags text[], exclusive_key text, created_at timestamptz
 ) returns boolean language sql stable parallel safe
@@ -55,6 +57,10 @@ return (not filter ? 'kind' or kind = filter ->> 'kind') and (not filter ? 'queu
 -- The error class of the latest recorded attempt.
 create or replace function last_error_class(job_id uuid) returns text language sql stable
 as $$ select a.error_class from attempts a where a.job_id = last_error_class.job_id order by a.attempt desc limit 1 $$;
+
+-- Whether the job's payload contains what the filter names.
+create or replace function payload_fits(filter jsonb, job_id uuid) returns boolean language sql stable
+as $$ select exists (select from jobs j where j.id = payload_fits.job_id and j.payload @> (filter -> 'payload')) $$;
 
 -- The smallest UUIDv7 of a moment: ids are in the order of creation.
 create or replace function id_at(moment timestamptz) returns uuid language sql immutable parallel safe
@@ -94,7 +100,8 @@ begin
       fetch walk into job;
       exit when not found or job.beyond;
       looked := looked + 1;
-      if job.fits and (not filter ? 'error_class' or last_error_class(job.id) is not distinct from filter ->> 'error_class') then
+      if job.fits and (not filter ? 'error_class' or last_error_class(job.id) is not distinct from filter ->> 'error_class')
+        and (not filter ? 'payload' or payload_fits(filter, job.id)) then
         given := given + 1;
         find_jobs.id := job.id;
         find_jobs.place := job.place;

@@ -1,6 +1,22 @@
 -- One round of upkeep in one round trip: sweep, promote, and how many seconds until there may be more to do (null:
 -- nothing runs and nothing waits for its time). Any number of workers may call it at any time; one that gives its name
--- is seen to be alive.
+-- is seen to be alive. Along with it goes what somebody has to do now and then: the samples of the flow, once a minute,
+-- and the steps of canaries.
+
+create or replace function errands(at timestamptz) returns void language plpgsql
+as $$
+begin
+  if exists (select from flow f where f.at = moment_of(errands.at, 60)) and not canaries_run() then
+    return;
+  end if;
+  -- Whatever goes wrong there, jobs are swept.
+  begin
+    perform sample_flow(at);
+    perform canary_step_v1();
+  exception when others then
+    raise log 'leasehold: upkeep without samples and canaries: % (%)', sqlerrm, sqlstate;
+  end;
+end $$;
 
 create or replace function upkeep_v1(max integer default 1000, worker text default null)
 returns table (swept integer, promoted integer, next_due double precision) language plpgsql
@@ -9,10 +25,15 @@ as $$
 declare
   at timestamptz := clock();
 begin
+  -- First: the worker's own claims wait for its row, and must not wait for these.
+  perform errands(at);
   update workers w set seen_at = at where w.id = worker;
   swept := sweep_v1(max);
   promoted := promote_v1(max);
   next_due := case when greatest(swept, promoted) >= max then 0 else next_due_v1() end;
+  if canaries_run() then
+    next_due := least(next_due, 1);
+  end if;
   return next;
 end $$;
 

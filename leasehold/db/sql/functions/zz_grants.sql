@@ -5,22 +5,27 @@ declare
   schema_name text := current_schema();
   name text;
   grants constant jsonb := '{
-    "leasehold_producer": ["enqueue", "enqueue_many", "submit", "submit_many", "accept", "accept_many", "hint", "status",
+    "leasehold_producer": ["enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status",
       "statuses", "lease_seconds"],
     "leasehold_worker": ["claim", "claim_job", "heartbeat", "owned", "complete", "fail", "fail_many", "release",
       "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds",
-      "status", "lease_seconds", "schedule_due", "schedule_claim", "schedule_fire", "schedule_problem", "schedule_sync"],
-    "leasehold_operator": ["accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "status",
+      "status", "lease_seconds", "schedule_due", "schedule_claim", "schedule_fire", "schedule_problem", "schedule_sync",
+      "statistics_add", "canary_step"],
+    "leasehold_operator": ["events", "history", "history_enabled", "prune", "prune_workers", "verify",
+      "doctor", "names", "accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "status",
       "counts", "explain", "logs", "set_limit", "drop_limit", "lease_seconds", "pause", "resume", "run_now",
       "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
       "create_token", "revoke_token", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
-      "schedule_remove", "schedule_list"],
-    "leasehold_viewer": ["counts", "explain", "lease_seconds", "queue_list", "worker_list", "stats"],
-    "leasehold_api": ["enqueue_many", "submit", "submit_many", "accept", "accept_many", "hint", "status", "statuses", "lease_seconds",
+      "schedule_remove", "schedule_list",
+      "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_step", "canary_stop", "canary_list"],
+    "leasehold_viewer": ["events", "history_enabled", "verify", "names", "counts", "explain", "lease_seconds", "queue_list", "worker_list", "stats",
+      "statistics", "flow", "rates", "system", "canary_list"],
+    "leasehold_api": ["events", "history_enabled", "verify", "names", "enqueue_many", "submit", "submit_many", "accept", "accept_many", "hint", "status", "statuses", "lease_seconds",
       "cancel", "retry", "counts", "explain", "logs", "set_limit", "drop_limit", "pause", "resume", "run_now",
       "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
       "create_token", "revoke_token", "token", "tokens_exist", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
-      "schedule_remove", "schedule_list"]
+      "schedule_remove", "schedule_list",
+      "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_stop", "canary_list"]
   }';
 begin
   execute format('revoke all on schema %I from public', schema_name);

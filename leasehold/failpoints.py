@@ -1,4 +1,4 @@
-"""Places where a test can have this server killed, as by a power cut: `LEASEHOLD_FAILPOINT=name` or `name:nth`.
+"""Places where a test can have this process killed, as by a power cut: `LEASEHOLD_FAILPOINT=name` or `name:nth`.
 
 Nothing is done, and next to nothing costs, while the variable is unset or LEASEHOLD_ENV is production.
 """
@@ -7,8 +7,14 @@ import os
 import signal
 from typing import Final
 
-NAMES: Final = ("before-submit", "after-submit", "after-accept", "before-answer", "half-answer")
+SUBMISSION: Final = ("before-submit", "after-submit", "after-accept", "before-answer", "half-answer")
 """In the order of a submission: received, recorded as created, accepted, about to be answered, partly answered."""
+
+WORK: Final = (
+    "before-claim", "after-claim", "before-heartbeat", "after-heartbeat", "before-complete", "after-complete",
+    "before-fail", "after-fail", "before-release", "after-release", "after-schedule-claim", "after-schedule-fire",
+)  # fmt: skip
+"""In a worker, around the calls that change a job: about to be sent; answered, and nothing else done yet."""
 
 
 class _Fuse:
