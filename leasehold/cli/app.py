@@ -6,7 +6,30 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli import dev, migrate, openapi, schedules, serve, tokens, worker
+from leasehold.cli import (
+    bench,
+    demo,
+    dev,
+    doctor,
+    enqueue,
+    figures,
+    init,
+    jobs,
+    jobs_change,
+    jobs_tail,
+    limits,
+    migrate,
+    openapi,
+    prune,
+    queues,
+    schedules,
+    serve,
+    tokens,
+    top,
+    verify,
+    worker,
+    workers,
+)
 from leasehold.cli.console import say, say_error
 from leasehold.errors import LeaseholdError
 from leasehold.version import __version__
@@ -19,13 +42,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(demo.commands)
 app.command("dev")(dev.command)
+app.command("init")(init.command)
 app.command("migrate")(migrate.command)
-app.command("openapi")(openapi.command)
-app.command("serve")(serve.command)
 app.command("worker")(worker.command)
-app.add_typer(tokens.commands)
+app.command("serve")(serve.command)
+app.command("enqueue")(enqueue.command)
+app.add_typer(jobs.commands)
+jobs.commands.command("tail")(jobs_tail.command)
+jobs.commands.command("retry")(jobs_change.retry)
+jobs.commands.command("cancel")(jobs_change.cancel)
+app.add_typer(queues.commands)
+app.add_typer(workers.commands)
 app.add_typer(schedules.commands)
+app.add_typer(limits.commands)
+app.command("errors")(figures.errors)
+app.command("stats")(figures.stats)
+app.command("top")(top.command)
+app.command("doctor")(doctor.command)
+app.command("verify")(verify.command)
+app.command("prune")(prune.command)
+app.command("bench")(bench.command)
+app.add_typer(tokens.commands)
+app.command("openapi")(openapi.command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,9 +1,13 @@
 """What the commands that look into a database have in common: where it is, and how they print what they find."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -35,17 +39,39 @@ def connected(dsn: str | None, schema: str | None) -> Iterator[Database]:
 
 def print_json(value: Any) -> None:
     """Print a result for programs: names are written as the HTTP API writes them."""
-    typer.echo(json.dumps(_renamed(value)))
+    typer.echo(json.dumps(plain(value)))
 
 
-def _renamed(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value as JSON has it. What a job carries, a mapping within a value, keeps the names it has."""
     match value:
-        case list():
-            return [_renamed(item) for item in value]
-        case dict():
-            return {_camel(name): part for name, part in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case Mapping():
+            return {_camel(name): _part(part) for name, part in value.items()}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {_camel(field.name): _part(getattr(value, field.name)) for field in fields(value)}
         case _:
-            return value
+            return _part(value)
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_part(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(value)
+    for kind, write in _WRITERS.items():
+        if isinstance(value, kind):
+            return write(value)
+    return value
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    datetime: datetime.isoformat,
+    timedelta: timedelta.total_seconds,
+    UUID: str,
+    Decimal: float,
+}
 
 
 def _camel(name: str) -> str:

@@ -1,12 +1,8 @@
 """`leasehold dev`: everything at once, on this machine, to look at."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
-import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,14 +14,14 @@ from rich.text import Text
 from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
+from leasehold.cli.processes import Part, free_port
 from leasehold.cli.serve import PORT
 from leasehold.cli.worker import run_async
 from leasehold.config import Settings
-from leasehold.demo.traffic import run_traffic
-from leasehold.errors import ConfigError, DatabaseUnavailable
+from leasehold.errors import DatabaseUnavailable
 from leasehold.locate import located
 
-_DEMO = "leasehold.demo:app"
+_DEMO = "leasehold.demo.tasks:app"
 _STATES = ("created", "queued", "parked", "running", "retry", "success", "dead")
 _MEANING = {
     "created": "wait for their time",
@@ -64,13 +60,15 @@ async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) 
         loop.add_signal_handler(number, stopping.set)
     if seconds:
         loop.call_later(seconds, stopping.set)
-    worker = _Process("worker", ["worker", name, "--slots", str(slots), "--grace", "5"])
-    port = _free_port()
-    server = _Process("API server", ["serve", name, "--port", str(port)])
-    say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json)")
+    worker = Part("worker", ["worker", name, "--slots", str(slots), "--grace", "5"], tell=say)
+    port = free_port(PORT)
+    server = Part("API server", ["serve", name, "--port", str(port)], tell=say)
+    say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json), the dashboard on /dashboard/")
     parts = [asyncio.create_task(process.run()) for process in (worker, server)]
     parts.append(asyncio.create_task(_show(app, worker, f"http://127.0.0.1:{port}")))
     if rate:
+        from leasehold.demo.traffic import run_traffic  # noqa: PLC0415 (makes its App: now, with the settings in place)
+
         parts.append(asyncio.create_task(run_traffic(jobs_per_second=rate)))
     waiting = asyncio.create_task(stopping.wait())
     done, _ = await asyncio.wait([waiting, *parts], return_when=asyncio.FIRST_COMPLETED)
@@ -84,57 +82,7 @@ async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) 
             raise result
 
 
-def _free_port() -> int:
-    """The API's port, or the next one that is free."""
-    for port in range(PORT, PORT + 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise ConfigError(f"no port from {PORT} to {PORT + 99} is free", hint="end what occupies them")
-
-
-class _Process:
-    """A part in a process of its own, started again when it dies: kill it and see."""
-
-    def __init__(self, what: str, arguments: list[str]) -> None:
-        self._what = what
-        self._command = [sys.executable, "-m", "leasehold", *arguments]
-        self._process: asyncio.subprocess.Process | None = None
-        self.deaths = 0
-        self.news = ""
-        """What happened last."""
-        self.tell: Callable[[str], None] = say
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
-
-    async def run(self) -> None:
-        while True:
-            # A session of its own: Ctrl-C is for us, who stop it in good order.
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True
-            )
-            _, errors = await self._process.communicate()
-            self.deaths += 1
-            self.news = f"{self._what} {self._process.pid} ended ({_how(self._process.returncode)}); starting another"
-            if self._process.returncode not in {0, -signal.SIGKILL}:
-                self.news += "\n" + errors.decode(errors="replace")[-2000:].strip()
-            self.tell(self.news)
-            await asyncio.sleep(0.5)
-
-    async def stop(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            await self._process.wait()
-
-
-def _how(returncode: int | None) -> str:
-    if returncode is not None and returncode < 0:
-        return f"killed by {signal.Signals(-returncode).name}"
-    return f"exit code {returncode}"
-
-
-async def _show(app: App, worker: _Process, url: str) -> None:
+async def _show(app: App, worker: Part, url: str) -> None:
     """Counts, live in a terminal, a line every two seconds elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -162,7 +110,7 @@ def _number(counts: dict[str, tuple[int, bool]], state: str) -> str:
     return f"{number:,}{'+' if capped else ''}"
 
 
-def _line(counts: dict[str, tuple[int, bool]], worker: _Process) -> str:
+def _line(counts: dict[str, tuple[int, bool]], worker: Part) -> str:
     states = "  ".join(f"{state} {_number(counts, state)}" for state in _STATES)
     return f"{states}  ({counts.get('success in 10 s', (0, False))[0] / 10:.1f}/s, worker {worker.pid or 'none'})"
 
@@ -177,7 +125,7 @@ def _table(counts: dict[str, tuple[int, bool]]) -> Table:
     return table
 
 
-def _below(counts: dict[str, tuple[int, bool]], worker: _Process, url: str) -> list[str]:
+def _below(counts: dict[str, tuple[int, bool]], worker: Part, url: str) -> list[str]:
     rate = counts.get("success in 10 s", (0, False))[0] / 10
     hint = f"worker {worker.pid}: try  kill -9 {worker.pid}" if worker.pid else "no worker"
     return [

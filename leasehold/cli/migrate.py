@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli.console import say
+from leasehold.cli.console import progress_bar, say
 from leasehold.config import DEFAULT_SCHEMA, Settings
 from leasehold.db.migrate import Report, migrate, plan, script
 from leasehold.errors import ConfigError
@@ -40,7 +40,8 @@ def command(
     if sql:
         typer.echo(script(schema=schema, after=after), nl=False)
         return
-    with located(Settings.from_env(dsn=dsn, schema=schema), say=say, migrated=False) as database:
+    settings = Settings.from_env(dsn=dsn, schema=schema)
+    with located(settings, say=say, migrated=False) as database, progress_bar(f"schema {schema}", None):
         report = Report.of(plan(database, schema=schema)) if plan_only else migrate(database, schema=schema)
     _show(report, as_json=as_json)
     say(_summary(report, plan_only=plan_only))

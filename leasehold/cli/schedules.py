@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
-from leasehold.cli.console import say
+from leasehold.cli.console import say, show_table
 from leasehold.db.pool import Database
 from leasehold.db.store import StoredSchedule
 from leasehold.errors import ConfigError, JobUnknown
@@ -28,8 +28,7 @@ def list_(*, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) ->
     if as_json:
         print_json([_as_json(schedule) for schedule in schedules])
         return
-    for schedule in schedules:
-        typer.echo("\t".join(_line(schedule)))
+    show_table(("key", "rule", "kind", "next run", "runs", "problem"), map(_line, schedules))
     if not schedules:
         say("there are no schedules; declare some with @app.schedule and start a worker")
 
@@ -58,8 +57,7 @@ def next_(
     if as_json:
         print_json([{"key": key, "run_at": due.isoformat()} for due, key in runs])
         return
-    for due, name in runs:
-        typer.echo(f"{due.isoformat()}\t{name}")
+    show_table(("at", "key"), ((due.isoformat(), name) for due, name in runs))
 
 
 @commands.command("run")

@@ -18,6 +18,7 @@ from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
 from leasehold.cli.worker import run_async
 from leasehold.db.migrate import check
+from leasehold.demo.controls import Controls
 from leasehold.errors import ConfigError
 from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
 from leasehold.supervise.systemd import Systemd
@@ -81,7 +82,9 @@ def _process(
         if error.name != "uvicorn":
             raise
         raise ConfigError("uvicorn is not installed", hint="pip install 'leasehold[api]'") from None
-    return ServerProcess(app, listener, tokens=tokens, access_log=access_log, tether=tether, grace=GRACE)
+    return ServerProcess(
+        app, listener, tokens=tokens, access_log=access_log, tether=tether, grace=GRACE, demo=Controls.from_env()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from leasehold.app import App
 from leasehold.http.connection import patient
 from leasehold.http.settings import ApiSettings, Tokens
 from leasehold.supervise.tether import Tether
+from leasehold.web.demo import DemoControls
 
 _BEAT = 1.0
 """Seconds between signs of life to the supervisor."""
@@ -56,11 +57,12 @@ class ServerProcess:
         access_log: bool = False,
         tether: Tether | None = None,
         grace: int = 10,
+        demo: DemoControls | None = None,
     ) -> None:
         self._listener = listener
         self._tether = tether
         settings = ApiSettings.from_env(tokens=tokens)
-        api = leasehold.api(app, settings=settings)
+        api = leasehold.api(app, settings=settings, demo=demo)
         config = uvicorn.Config(
             api, http=patient(settings), ws="none", lifespan="on", access_log=access_log, server_header=False,
             proxy_headers=False, log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=30, backlog=2048,

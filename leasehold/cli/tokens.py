@@ -7,7 +7,7 @@ from uuid import UUID
 import typer
 
 from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
-from leasehold.cli.console import say
+from leasehold.cli.console import say, show_table
 from leasehold.db.store import TokenView
 from leasehold.errors import ConfigError, LeaseholdError
 from leasehold.tokens import SCOPES, make_token
@@ -67,8 +67,7 @@ def list_(*, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) ->
     if as_json:
         print_json([_as_json(token) for token in tokens])
         return
-    for token in tokens:
-        typer.echo("\t".join(_line(token)))
+    show_table(("id", "name", "scopes", "for", "state"), map(_line, tokens))
     if not tokens:
         say("there are no tokens; make one: leasehold tokens create NAME --scope submit --scope read")
 

@@ -122,6 +122,7 @@ async def serve(
     if memory_limit is not None:
         check_memory_limit(memory_limit)
     worker = Worker(app, options)
+    gc.set_threshold(20_000, 20, 20)  # a busy worker makes and drops thousands of objects a millisecond
     gc.freeze()  # what was imported lives for ever: the collector need not walk it once more for every few hundred jobs
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

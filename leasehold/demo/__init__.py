@@ -1,5 +1,1 @@
-"""A small shop's background work, to look at Leasehold with: `leasehold dev`."""
-
-from leasehold.demo.tasks import app
-
-__all__ = ["app"]
+"""A small shop's background work, to look at Leasehold with: `leasehold demo`, and `leasehold dev` without an app."""

@@ -1,7 +1,9 @@
-"""The demo's tasks: mail, reports, payments, imports; quick and slow, reliable and not."""
+"""The demo's tasks: mail, reports, payments, imports, pictures, webhooks; quick and slow, reliable and not."""
 
 import asyncio
+import os
 import random
+import signal
 import time
 from datetime import timedelta
 from decimal import Decimal
@@ -14,12 +16,25 @@ from leasehold.retry import ExponentialBackoff
 
 app = App()
 
+LEASE = 6
+"""Seconds. Short, so that one can watch how the jobs of a killed worker come free."""
+
+ENDURING = 10
+"""Attempts of what is to survive any number of killed workers in a row."""
+
 
 class MailServerBusy(Exception):
     """The demo's favourite failure."""
 
 
-@app.task(kind="SEND_EMAIL", queue="mail", lease=5, timeout=4, retry=ExponentialBackoff(base=0.5, cap=8))
+class WebhookRefused(Exception):
+    """Somebody else's server has a bad day."""
+
+
+@app.task(
+    kind="SEND_EMAIL", queue="mail", lease=LEASE, timeout=4, max_attempts=ENDURING,
+    retry=ExponentialBackoff(base=0.5, cap=8),
+)  # fmt: skip
 async def send_email(to: str, subject: str) -> dict[str, Any]:
     """Quick, and refused now and then: the retry gets it through."""
     await asyncio.sleep(random.uniform(0.02, 0.2))
@@ -28,7 +43,7 @@ async def send_email(to: str, subject: str) -> dict[str, Any]:
     return {"to": to, "subject": subject, "bytes": random.randrange(400, 4000)}
 
 
-@app.task(kind="MAKE_REPORT", queue="reports", lease=5)
+@app.task(kind="MAKE_REPORT", queue="reports", lease=LEASE, max_attempts=ENDURING)
 def make_report(month: str, rows: int) -> int:
     """Plain `def`: runs in a thread, and looks now and then whether it should stop."""
     total = 0
@@ -39,7 +54,7 @@ def make_report(month: str, rows: int) -> int:
     return total
 
 
-@app.task(kind="CHARGE_CARD", queue="payments", priority=10, lease=5, max_attempts=3)
+@app.task(kind="CHARGE_CARD", queue="payments", priority=10, lease=LEASE, max_attempts=ENDURING)
 async def charge_card(customer: int, amount: Decimal) -> dict[str, Any]:
     """One at a time for each customer; a few cards are simply no good."""
     await asyncio.sleep(random.uniform(0.05, 0.3))
@@ -48,16 +63,53 @@ async def charge_card(customer: int, amount: Decimal) -> dict[str, Any]:
     return {"customer": customer, "charged": str(amount)}
 
 
-@app.task(kind="IMPORT_FILE", queue="imports", priority=-5, lease=5)
+@app.task(kind="IMPORT_FILE", queue="imports", priority=-5, lease=LEASE, max_attempts=ENDURING)
 async def import_file(name: str) -> int:
-    """Slow: kill its worker, and watch the lease bring it back."""
-    await asyncio.sleep(random.uniform(3, 9))
-    return random.randrange(1000, 100_000)
+    """Slow, and says how far it is: kill its worker, and watch the lease bring it back."""
+    rows = random.randrange(1000, 100_000)
+    steps = random.randrange(10, 40)
+    for step in range(steps):
+        current_job().progress(step / steps, f"{rows * step // steps:,} of {rows:,} rows")
+        await asyncio.sleep(0.25)
+    return rows
+
+
+@app.task(kind="MAKE_THUMBNAIL", queue="pictures", lease=LEASE, max_attempts=ENDURING)
+async def make_thumbnail(picture: str, width: int) -> dict[str, Any]:
+    """Many at once, whenever somebody uploads an album."""
+    await asyncio.sleep(random.uniform(0.1, 0.6))
+    return {"picture": picture, "width": width, "height": width * 2 // 3}
+
+
+@app.task(
+    kind="CALL_WEBHOOK", queue="webhooks", lease=LEASE, timeout=3, max_attempts=4,
+    retry=ExponentialBackoff(base=1, cap=10),
+)  # fmt: skip
+async def call_webhook(url: str, event: str) -> int:
+    """Some servers are down for good: after four attempts the job is dead, and waits for a person."""
+    await asyncio.sleep(random.uniform(0.05, 0.4))
+    if "down" in url or random.random() < 0.1:
+        current_job().log.warning("no luck with %s", url)
+        raise WebhookRefused(f"503 from {url} for {event}")
+    return 200
+
+
+@app.task(kind="OPEN_ATTACHMENT", queue="imports", executor="process", lease=LEASE, max_attempts=2)
+def open_attachment(name: str) -> None:
+    """Poison: it kills its process every time, and ends dead after exactly two attempts. Its worker lives on."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.schedule(every=timedelta(seconds=10), key="refresh-rates")
-@app.task(kind="REFRESH_RATES", queue="imports", lease=5)
+@app.task(kind="REFRESH_RATES", queue="imports", lease=LEASE, max_attempts=ENDURING)
 async def refresh_rates() -> dict[str, float]:
     """On time, every ten seconds: once, however many workers there are."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     return {"EUR": round(random.uniform(0.9, 1.1), 4)}
+
+
+@app.schedule("* * * * *", key="close-the-till")
+@app.task(kind="CLOSE_TILL", queue="payments", lease=LEASE, max_attempts=ENDURING)
+async def close_till() -> None:
+    """By cron, every minute."""
+    await asyncio.sleep(random.uniform(0.5, 1.5))

@@ -2,38 +2,65 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
-from leasehold.demo.tasks import charge_card, import_file, make_report, send_email
+from leasehold.demo.tasks import (
+    call_webhook,
+    charge_card,
+    import_file,
+    make_report,
+    make_thumbnail,
+    open_attachment,
+    send_email,
+)
+from leasehold.errors import DatabaseUnavailable
+from leasehold.job import Job
 
 _NAMES = ("ada", "grace", "edsger", "barbara", "donald", "frances", "tony", "lynn")
 
+_MIX = {"mail": 50, "later": 8, "report": 8, "charge": 18, "import": 2, "album": 2, "webhook": 11, "poison": 0.3}
+"""How often which; an album is several jobs."""
 
-async def run_traffic(*, jobs_per_second: float) -> None:
-    """Enqueue jobs until cancelled."""
+
+async def run_traffic(*, jobs_per_second: float, acknowledged: Callable[[Job[Any]], None] = lambda _: None) -> None:
+    """Enqueue jobs until cancelled, and tell of each whose enqueueing has returned."""
     number = 0
     while True:
         number += 1
-        await _one(number)
+        try:
+            async for job in _some(number):
+                acknowledged(job)
+        except DatabaseUnavailable:  # nothing was promised to anybody; customers come back
+            await asyncio.sleep(1)
         await asyncio.sleep(random.expovariate(jobs_per_second))
 
 
-async def _one(number: int) -> None:
+async def _some(number: int) -> AsyncIterator[Job[Any]]:
     name = random.choice(_NAMES)
-    match random.choices(("mail", "later", "report", "charge", "import"), (60, 8, 10, 20, 2))[0]:
+    match random.choices(tuple(_MIX), tuple(_MIX.values()))[0]:
         case "mail":
-            await send_email.aenqueue(to=f"{name}@example.com", subject=f"Order {number} is on its way")
+            yield await send_email.aenqueue(to=f"{name}@example.com", subject=f"Order {number} is on its way")
         case "later":
             reminder = send_email.using(run_after=timedelta(seconds=random.randrange(2, 20)))
-            await reminder.aenqueue(to=f"{name}@example.com", subject="You left something in your cart")
+            yield await reminder.aenqueue(to=f"{name}@example.com", subject="You left something in your cart")
         case "report":
-            await make_report.aenqueue(month=datetime.now(UTC).strftime("%Y-%m"), rows=number)
+            yield await make_report.aenqueue(month=datetime.now(UTC).strftime("%Y-%m"), rows=number)
         case "charge":
             customer = random.randrange(20)
             one_by_one = charge_card.using(
                 exclusive_key=f"customer-{customer}", idempotency_key=f"order-{datetime.now(UTC).timestamp()}-{number}"
             )
-            await one_by_one.aenqueue(customer=customer, amount=Decimal(number % 97) + Decimal("0.99"))
+            yield await one_by_one.aenqueue(customer=customer, amount=Decimal(number % 97) + Decimal("0.99"))
         case "import":
-            await import_file.aenqueue(name=f"catalogue-{number}.csv")
+            yield await import_file.aenqueue(name=f"catalogue-{number}.csv")
+        case "album":
+            for picture in range(random.randrange(3, 12)):
+                yield await make_thumbnail.aenqueue(picture=f"{name}-{number}-{picture}.jpg", width=480)
+        case "webhook":
+            host = "down.example.net" if random.random() < 0.05 else "hooks.example.com"
+            yield await call_webhook.aenqueue(url=f"https://{host}/{name}", event="order.paid")
+        case "poison":
+            yield await open_attachment.aenqueue(name=f"invoice-{number}.exe")

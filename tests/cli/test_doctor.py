@@ -1,0 +1,144 @@
+"""`leasehold doctor`: what is wrong is found, said in words with its cure, and ends with 1 if it fails."""
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from leasehold.cli import doctor
+from leasehold.db.migrate import migrate
+from leasehold.embedded import EmbeddedServer
+from tests.cli.terminal import terminal
+from tests.survival.test_pgbouncer import PGBOUNCER, pgbouncer
+
+CHECKS = {
+    "schema", "server", "writable", "durability", "connections", "privileges", "indexes", "autovacuum", "horizon",
+    "workers", "leases", "due", "kinds", "queues", "schedules", "clock", "listen",
+}  # fmt: skip
+
+
+@pytest.fixture
+def findings(cli, dsn, sql):
+    """What the doctor finds, by name. The tests' own server does without fsync, for speed: that alone is excused."""
+    name = sql("select current_database()")[0][0]
+    sql(f"alter database {name} set synchronous_commit = on")
+
+    def look(*arguments: str, code: int = 1) -> dict[str, dict[str, str]]:
+        found = {row["name"]: row for row in cli("doctor", *arguments, "--json", code=code).json}
+        assert found.keys() == CHECKS
+        return found
+
+    return look
+
+
+def test_all_is_well_but_for_what_the_tests_do_to_their_server(findings):
+    found = findings()
+    wrong = {name for name, row in found.items() if row["verdict"] != "ok"}
+    assert wrong <= {"durability", "workers", "horizon"}
+    assert "fsync = off" in found["durability"]["detail"]
+    assert found["listen"]["detail"].startswith("a NOTIFY arrives")
+    assert found["server"]["detail"].startswith("PostgreSQL 1")
+
+
+def test_jobs_that_nobody_looks_after_are_found(findings, sql):
+    sql("select start_worker('w1', queues => '{mail}', kinds => '{SEND}', lease_seconds => '{60}')")
+    sql.enqueue("SEND", "mail")
+    assert findings()["kinds"]["verdict"] == findings()["queues"]["verdict"] == "ok"
+    sql.enqueue("UNKNOWN", "mail")
+    sql.enqueue("SEND", "elsewhere")
+    sql.enqueue("LATE", "late")
+    job = sql.claim("w2", queue="late")[0]
+    sql("update jobs set lease_expires_at = now() - interval '1 minute' where id = %s", job)
+    due = sql.enqueue("SEND", run_at="2040-01-01")
+    sql("update jobs set run_at = now() - interval '1 minute' where id = %s", due)
+    sql("select schedule_put('daily', 'SEND', cron => '0 6 * * *')")
+    sql("update schedules set next_run_at = now() - interval '1 hour'")
+    found = findings()
+    assert (found["kinds"]["verdict"], "UNKNOWN" in found["kinds"]["detail"]) == ("warn", True)
+    assert (found["queues"]["verdict"], "elsewhere" in found["queues"]["detail"]) == ("warn", True)
+    assert (found["leases"]["verdict"], found["leases"]["detail"][:8]) == ("fail", "1 leases")
+    assert (found["due"]["verdict"], found["due"]["cure"]) == ("fail", "start a worker: each of them promotes")
+    assert (found["schedules"]["verdict"], "daily" in found["schedules"]["detail"]) == ("warn", True)
+    assert found["workers"]["verdict"] == "ok"
+
+
+def test_what_is_wrong_with_the_server_is_found(findings, sql):
+    name = sql("select current_database()")[0][0]
+    sql(f"alter database {name} set synchronous_commit = off")
+    sql("alter table jobs set (autovacuum_enabled = false)")
+    sql("update pg_index set indisvalid = false where indexrelid = 'jobs_due'::regclass")
+    found = findings()
+    assert "synchronous_commit = off" in found["durability"]["detail"]
+    assert found["durability"]["verdict"] == "fail"
+    assert (found["autovacuum"]["verdict"], "jobs" in found["autovacuum"]["detail"]) == ("fail", True)
+    assert (found["indexes"]["verdict"], found["indexes"]["cure"]) == ("fail", "reindex index concurrently jobs_due")
+
+
+def test_the_session_that_holds_back_vacuum_is_named(findings, sql, dsn):
+    # Nobody can wait five minutes: what the doctor sees of sessions is a view that this test puts in its own place.
+    with psycopg.connect(dsn, application_name="the culprit") as held:
+        held.execute("select txid_current()")
+        pid = held.info.backend_pid
+        sql("alter function horizon() rename to horizon_now")
+        sql(
+            """create function horizon() returns table (what text, pid integer, name text, application text, state text,
+            xids bigint, seconds double precision, query text) language sql stable as $$
+            select what, pid, name, application, state, xids, seconds + 4000, query from leasehold.horizon_now() $$"""
+        )
+        found = findings()["horizon"]
+        assert found["verdict"] == "fail"
+        assert f"session {pid} of 'the culprit'" in found["detail"]
+        assert "select txid_current()" in found["detail"]
+        assert found["cure"] == f"select pg_terminate_backend({pid})"
+
+
+def test_a_clock_that_is_off_is_found(findings, monkeypatch):
+    real = time.time
+    monkeypatch.setattr(doctor.time, "time", lambda: real() + 3600)
+    found = findings()["clock"]
+    assert found["verdict"] == "fail"
+    assert "3600" in found["detail"] or "3599" in found["detail"]
+
+
+def test_in_words_each_check_is_a_line_with_its_cure(cli, sql):
+    done = cli("doctor", code=1)
+    lines = done.out.splitlines()
+    assert {line.split()[1] for line in lines if line[:4] in ("ok  ", "warn", "fail")} == CHECKS
+    assert "      cure: " in lines[lines.index(next(line for line in lines if line.startswith("fail"))) + 1]
+    assert "17 checks: " in done.err
+
+
+def test_a_schema_that_is_missing_is_a_finding_and_ends_with_4(bare, empty_dsn):
+    done = bare("doctor", "--dsn", empty_dsn, "--json")
+    assert done.code == 4
+    (found,) = done.json
+    assert (found["name"], found["verdict"]) == ("schema", "fail")
+    assert "leasehold migrate" in found["cure"]
+
+
+def test_in_a_terminal_it_is_the_same_in_colour(dsn):
+    with terminal("doctor", LEASEHOLD_DSN=dsn, columns=200) as screen:
+        assert screen.end() == 1  # the tests' server does without fsync
+        assert "ok    schema" in screen.text
+        assert "\x1b[32m" in screen.raw
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (CI installs Debian's)")
+def test_a_notify_that_a_pooler_swallows_is_found(tmp_path: Path, bare, monkeypatch):
+    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as somebody else.
+    short = Path(tempfile.mkdtemp(prefix="leasehold-pgbouncer-"))
+    monkeypatch.setenv("LEASEHOLD_PREPARE", "off")
+    try:
+        with EmbeddedServer(tmp_path / "home", tcp=True, settings={"fsync": False}) as server:
+            server.ensure_database("pooled")
+            migrate(server.dsn("pooled"))
+            with pgbouncer(server, short) as dsn:
+                done = bare("doctor", "--dsn", dsn, "--listen", "1", "--json")
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+    found = {row["name"]: row for row in done.json}["listen"]
+    assert found["verdict"] == "warn"
+    assert "pooler" in found["detail"]
