@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # More than cores: tests of leases and deadlines mostly wait.
 JOBS ?= 4
 
-.PHONY: run test test-matrix survival check format clean
+.PHONY: run test test-matrix survival faults check format clean bench bench-peers
 
-run: $(VENV)/.installed-dev ## the demo: embedded PostgreSQL, worker, traffic
-	$(BIN)/leasehold dev
+run: $(VENV)/.installed-dev ## the demo: embedded PostgreSQL, three workers, API and dashboard, traffic, a kill button
+	$(BIN)/leasehold demo
 
 test: $(VENV)/.installed-test ## every test, on the embedded PostgreSQL
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -20,6 +20,15 @@ test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each
 
 survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
 	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_schemathesis.py tests/http/test_away.py --timeout 3600
+
+bench: $(VENV)/.installed-test ## every figure of docs/performance.md: a quarter of an hour (BENCH="--only drain --no-peers")
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: $(VENV)/.installed-test ## the queues that Leasehold is compared with, into bench/.peers
+	$(BIN)/python -m bench --install-peers
+
+faults: $(VENV)/.installed-test ## every fault scenario with its full counts, each judged by the checker: an hour and a half
+	$(BIN)/python -m faults $(FAULTS)
 
 check: $(VENV)/.installed-test ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """A lean load generator: raw keep-alive connections, one request under way on each, nothing but sockets.
 
-    python bench/http_load.py 127.0.0.1 8484 --connections 64 --seconds 5 [--token T]
+    python -m bench.http_load 127.0.0.1 8484 --connections 64 --seconds 5 [--token T]
 
 Sends `POST /jobs` with a new idempotency key each and prints one JSON object: answers per second, latencies,
 counts of statuses. It runs as a process of its own, so that it takes no time from the server's.
