@@ -1,10 +1,13 @@
 """The databases of the tests.
 
 `LEASEHOLD_EMBEDDED` chooses the PostgreSQL that is started for a run; `LEASEHOLD_TEST_DSN`, the URI of a
-superuser, names one that is running already.
+superuser, names one that is running already. Where memory allows, everything temporary is kept in it: to copy a
+database for a test takes a twentieth of the time that a disk needs.
 """
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,11 @@ from psycopg import sql
 
 from leasehold.embedded import EmbeddedServer, find_binaries
 from leasehold.errors import EmbeddedError
+
+_MEMORY = "/dev/shm"  # noqa: S108 (pytest makes a folder of its own in it)
+_ENOUGH = 6 * 2**30
+if "TMPDIR" not in os.environ and os.path.ismount(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
+    os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY  # for this process and for those it starts
 
 EXTERNAL = os.environ.get("LEASEHOLD_TEST_DSN")
 SETTINGS = {"fsync": False, "full_page_writes": False, "max_connections": 300}

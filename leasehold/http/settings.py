@@ -3,13 +3,16 @@
 import math
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from leasehold.errors import ConfigError
 from leasehold.jsonlimits import MAX_PAYLOAD_BYTES
 
 Tokens: TypeAlias = bool | Literal["auto"]
 """Whether a request needs a token: True always, False never, `auto` as soon as one was ever made."""
+
+Dashboard: TypeAlias = Literal["on", "read-only", "off"]
+"""Whether the dashboard is served, and whether it can change anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +21,12 @@ class ApiSettings:
 
     tokens: Tokens = True
     """Whether a request needs a token."""
+
+    dashboard: Dashboard = "on"
+    """Whether the dashboard is served, and whether it can change anything."""
+
+    hidden_fields: frozenset[str] = frozenset()
+    """Fields of payloads and results whose values the dashboard does not show, at any depth, in small letters."""
 
     body_bytes: int = MAX_PAYLOAD_BYTES
     """The largest body of one job, or of any other request."""
@@ -69,13 +78,27 @@ class ApiSettings:
 
     @classmethod
     def from_env(cls, **given: Any) -> "ApiSettings":
-        """Each number from `LEASEHOLD_API_` and its name, as in LEASEHOLD_API_BODY_SECONDS; what is given here wins."""
-        found = {
+        """Each number from `LEASEHOLD_API_` and its name, as in LEASEHOLD_API_BODY_SECONDS; what is given here wins.
+
+        The dashboard has LEASEHOLD_DASHBOARD and LEASEHOLD_HIDDEN_FIELDS.
+        """
+        found: dict[str, Any] = {
             field.name: _number(f"LEASEHOLD_API_{field.name.upper()}", field.default)
             for field in fields(cls)
             if type(field.default) in {int, float}
         }
+        hidden = (name.strip().casefold() for name in os.environ.get("LEASEHOLD_HIDDEN_FIELDS", "").split(","))
+        found |= {"dashboard": _dashboard(), "hidden_fields": frozenset(filter(None, hidden))}
         return cls(**(found | given))
+
+
+def _dashboard() -> Dashboard:
+    text = (os.environ.get("LEASEHOLD_DASHBOARD") or "on").strip().lower()
+    for known in get_args(Dashboard):
+        if text == known:
+            return known  # type: ignore[no-any-return]
+    known = ", ".join(get_args(Dashboard))
+    raise ConfigError(f"LEASEHOLD_DASHBOARD={text[:40]!r} unknown", hint=f"known: {known}")
 
 
 def _number(name: str, default: Any) -> Any:

@@ -14,7 +14,7 @@ UNKNOWN = "019a5f2e-7c11-7abc-8def-0123456789ab"
 
 
 READS = ["/ops/jobs", "/ops/jobs/{job}", "/ops/jobs/{job}/explain", "/ops/queues", "/ops/limits", "/ops/workers",
-         "/ops/errors", "/ops/stats"]  # fmt: skip
+         "/ops/errors", "/ops/stats", "/ops/statistics", "/ops/rates", "/ops/system", "/ops/canaries"]  # fmt: skip
 WRITES: list[tuple[str, str, Any]] = [
     ("GET", "/ops/jobs/{job}/logs", None),
     ("GET", "/ops/tokens", None),
@@ -31,6 +31,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "/ops/limits/global", None),
     ("PUT", "/ops/limits/queue/mail", {"maxRunning": 5}),
     ("DELETE", "/ops/limits/queue/mail", None),
+    ("POST", "/ops/canaries", {"jobType": "k", "errorClass": "ValueError"}),
+    ("POST", f"/ops/canaries/{UNKNOWN}/stop", None),
 ]  # fmt: skip
 ROUTES = [("GET", path, None) for path in READS] + WRITES
 

@@ -10,7 +10,7 @@ import httpx
 import psycopg
 import pytest
 
-from leasehold.http.failpoints import NAMES
+from leasehold.failpoints import SUBMISSION
 from tests.http.conftest import Sql, connect, everything, intent, key, run, submitted
 from tests.http.running import Served, serving
 
@@ -167,7 +167,7 @@ def test_strict_is_409_when_type_or_payload_differ_and_only_then(http: httpx.Cli
 # -- POST /jobs: the server crashes
 
 
-@pytest.mark.parametrize("place", NAMES)
+@pytest.mark.parametrize("place", SUBMISSION)
 def test_a_server_crash_does_not_result_in_duplicate_job_creation(
     served: Served, http: httpx.Client, sql: Sql, place: str
 ) -> None:

@@ -89,7 +89,7 @@ MATRIX = {
 }
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
-    "refuse_payload", "add_arrays", "arrivals", "canaries_run", "canary_advance", "canary_alarm", "canary_filter", "canary_retry", "canary_settle",
+    "refuse_payload", "vouch", "add_arrays", "arrivals", "canaries_run", "canary_advance", "canary_alarm", "canary_filter", "canary_retry", "canary_settle",
     "canary_size", "check_span", "check_tally", "cost_per_job", "errands", "histogram_bounds", "horizon", "moment_of",
     "moment_of_id", "recent_traffic", "sample_flow", "sees_sessions", "tally_of",
     "attempt_gaps", "before_too_many_keys", "broken_limits", "check_prune", "double_owners", "forgotten_jobs", "late_schedules", "lost_jobs",
@@ -102,7 +102,8 @@ HELPERS = {
     "expire", "expire_for_parked", "expired_under", "failures_of", "few_wait", "find_jobs", "find_many", "holds_exist",
     "id_at", "intent_problem", "intents_of", "is_moment", "job_fits", "lane_limits", "lanes_not_paused", "lanes_ready",
     "lanes_with_room", "last_error_class", "leases_of", "lock_key_limits", "lock_lane", "lock_lanes", "lock_runnable",
-    "oldest_ready", "open_walk", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end", "record_intent", "refuse",
+    "oldest_ready", "open_walk", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end", "record_intent",
+    "refuse",
     "refuse_schedule", "refuse_transition", "room_under", "running_under", "schedule_defaults", "schedule_enqueue",
     "schedule_intent_key", "schedule_jitter", "schedule_lock", "schedule_of", "schedule_problem_of",
     "settle_exclusive", "states_of", "submission_problem", "submitted", "token_problem", "unfinished_of", "unpark",

@@ -3,10 +3,11 @@
 from fastapi import APIRouter
 
 from leasehold.http import paths  # noqa: F401 (the kind of parameter that the routes below use)
-from leasehold.http.ops import bulk, jobs, limits, looks, queues, schedules, tokens
+from leasehold.http.ops import bulk, canary, jobs, limits, looks, queues, schedules, statistics, system, tokens
 
 router = APIRouter(prefix="/ops")
-for part in (bulk, jobs, queues, limits, looks, schedules, tokens):  # bulk first: /ops/jobs/retry is no job's id
+# bulk first: /ops/jobs/retry is no job's id
+for part in (bulk, jobs, queues, limits, looks, schedules, tokens, statistics, system, canary):
     router.include_router(part.router)
 
 __all__ = ["router"]

@@ -96,7 +96,7 @@ async def _set(
     request: Request, caller: Caller, scope: Literal["global", "queue", "kind", "key"], name: str
 ) -> LimitView:
     parts = await runtime(request)
-    _check(caller, scope, name)
+    check_limit(caller, scope, name)
     wanted = await read_model(request, LimitRequest)
     await parts.database.arun(parts.database.store.set_limit(scope, name, wanted.max_running))
     return LimitView(scope=scope, name=name, max_running=wanted.max_running)
@@ -104,7 +104,7 @@ async def _set(
 
 async def _drop(request: Request, caller: Caller, scope: str, name: str) -> Response:
     parts = await runtime(request)
-    _check(caller, scope, name)
+    check_limit(caller, scope, name)
     if not await parts.database.arun(parts.database.store.drop_limit(scope, name)):
         raise Problem("not-found", "no such limit")
     return Response(status_code=204)
@@ -117,7 +117,8 @@ def _knows(caller: Caller, scope: str, name: str) -> bool:
     return (scope == "queue" and name in (caller.queues or ())) or (scope == "kind" and name in (caller.kinds or ()))
 
 
-def _check(caller: Caller, scope: str, name: str) -> None:
+def check_limit(caller: Caller, scope: str, name: str) -> None:
+    """Refuse a token that may not set this limit."""
     if not _knows(caller, scope, name):
         raise Problem("not-found", "no such limit")
     # Inside what it knows: a queue holds other kinds too, and a kind runs in other queues.

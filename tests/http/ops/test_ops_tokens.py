@@ -74,7 +74,13 @@ def test_every_route_is_in_the_matrix_below(site: Site, reader: httpx.Client) ->
         for method in operations
         if path.startswith("/ops") and not path.startswith("/ops/schedules")
     }
-    named = {"{job}": "{jobId}", UNKNOWN: "{tokenId}", "queues/mail": "queues/{queue}", "queue/mail": "{scope}/{name}"}
+    named = {
+        f"canaries/{UNKNOWN}": "canaries/{canaryId}",
+        "{job}": "{jobId}",
+        UNKNOWN: "{tokenId}",
+        "queues/mail": "queues/{queue}",
+        "queue/mail": "{scope}/{name}",
+    }
     tested = set()
     for method, path, _ in ROUTES:
         for text, name in named.items():

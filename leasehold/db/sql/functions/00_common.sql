@@ -46,6 +46,16 @@ begin
   raise exception using errcode = sqlstate_code, message = message, detail = detail, hint = hint;
 end $$;
 
+-- Stand for what was found as for what is written: a transaction that only reads is answered without waiting for the
+-- disk and for a synchronous standby. What it read may not be safe yet: a commit whose wait a crash cut short is there
+-- when the server is up again, and gone if the standby is promoted. After this the transaction has something to write,
+-- and its answer means that everything before it is as safe as the server is told to make it.
+create or replace function vouch() returns void language plpgsql
+as $$
+begin
+  perform pg_logical_emit_message(true, 'leasehold', '');
+end $$;
+
 -- Tell sleeping workers that these queues have work; '@due' stands for a job that waits for its time. Only a
 -- hint: polling is what correctness rests on.
 create or replace function announce(queues text[]) returns void language plpgsql

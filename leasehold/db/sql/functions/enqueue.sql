@@ -59,6 +59,7 @@ begin
       format('idempotency key %L belongs to job %s with another kind or payload', record_intent.idempotency_key, job.id),
       'use another key, or send what was sent first');
   end if;
+  perform vouch();
   return job.id;
 end $$;
 

@@ -70,6 +70,7 @@ begin
     if (select count(*) from jobs j where j.id = any(new_ids)) < (select count(distinct i) from unnest(new_ids) i) then
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
     end if;
+    perform vouch();
   end if;
   return query select unnest(new_ids);
 end $$;

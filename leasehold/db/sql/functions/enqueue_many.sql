@@ -89,6 +89,7 @@ begin
       end if;
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
     end if;
+    perform vouch();
   end if;
   return query select unnest(ids);
 end $$;

@@ -61,6 +61,7 @@ begin
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', accept_v1.id));
   end if;
+  perform vouch();
   return job.state;
 end $$;
 

@@ -190,7 +190,9 @@ begin
     from waiting w where j.id = w.id
     returning j.state, j.queue)
   select array_agg(distinct case a.state when 'queued' then a.queue else '@due' end) into names from accepted a;
-  if notify and names is not null then
+  if names is null then
+    perform vouch();
+  elsif notify then
     perform announce(names);
   end if;
   return query

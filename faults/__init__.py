@@ -1,0 +1,1 @@
+"""Faults, really injected, and the histories that they leave, really checked."""

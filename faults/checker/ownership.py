@@ -1,0 +1,94 @@
+"""Laws of ownership: tokens without gaps, leases that do not overlap, claims that take what they asked for."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from faults.checker.history import History
+from faults.checker.violation import Violation
+
+
+def attempts_have_no_gaps(history: History) -> Iterator[Violation]:
+    """A claim's token is the one before it plus one; nothing else changes it."""
+    for before, event in history.pairs():
+        had = before.attempt if before else 0
+        expected = had + 1 if event.claims else had
+        if event.attempt != expected:
+            what = f"{event.before} -> {event.after}"
+            yield Violation("attempts_have_no_gaps", event.job, f"{what}: attempt {had} became {event.attempt}")
+
+
+def tokens_are_unique(history: History) -> Iterator[Violation]:
+    """No token of a job is given out twice, and no claim takes a job twice."""
+    tokens = Counter((event.job, event.attempt) for event in history.events if event.claims)
+    for (job, attempt), times in tokens.items():
+        if times > 1:
+            yield Violation("tokens_are_unique", job, f"attempt {attempt} was given out {times} times")
+    claims = Counter((event.job, event.claim) for event in history.events if event.claims and event.claim)
+    for (job, claim), times in claims.items():
+        if times > 1:
+            yield Violation("tokens_are_unique", job, f"claim {claim} took it {times} times")
+
+
+def leases_do_not_overlap(history: History) -> Iterator[Violation]:
+    """Nobody's lease is taken away before it has expired.
+
+    A row has one owner at a time, so two live leases on one job mean that the first was ended by somebody else early.
+    """
+    for before, event in history.pairs():
+        if before is None or before.expires is None:
+            continue
+        if event.swept(before) and event.at < before.expires:
+            early = before.expires - event.at
+            yield Violation("leases_do_not_overlap", event.job, f"attempt {event.attempt} swept {early:.3f} s early")
+
+
+def expired_leases_stay_lost(history: History) -> Iterator[Violation]:
+    """A lease that has expired is not renewed: its place may be somebody else's."""
+    leases = history.expected.get("leases", {})
+    for before, event in history.pairs():
+        if before is None or not event.renews or event.kind not in leases:
+            continue
+        if event.expires is not None and before.expires is not None and event.attempt == before.attempt:
+            late = event.expires - leases[event.kind] - before.expires
+            # Times come as binary fractions: a microsecond either way is none.
+            if late > 0.000_01:
+                yield Violation("expired_leases_stay_lost", event.job, f"renewed {late:.3f} s after it had expired")
+
+
+def leases_are_not_short(history: History) -> Iterator[Violation]:
+    """A lease is counted from when the job was taken, not from when the claim began to wait for it."""
+    leases = history.expected.get("leases", {})
+    after = {
+        (job, attempt): call.told["after"]
+        for call in history.asked("claim")
+        if call.told and call.told.get("after") is not None
+        for job, attempt in call.told.get("jobs") or ()
+    }
+    for before, event in history.pairs():
+        if before is None or not event.claims or event.kind not in leases or event.expires is None:
+            continue
+        began = event.expires - leases[event.kind]
+        taken = max(before.at, after.get((event.job, event.attempt), before.at))
+        if taken - began > 0.000_01:
+            yield Violation(
+                "leases_are_not_short", event.job, f"the lease began {taken - began:.3f} s before it was given"
+            )
+
+
+def claims_take_what_they_asked_for(history: History) -> Iterator[Violation]:
+    """A claim takes no more than it asked for, and what it was told is what it took."""
+    took: dict[str, set[tuple[str, int]]] = {}
+    for event in history.events:
+        if event.claims and event.claim:
+            took.setdefault(event.claim, set()).add((event.job, event.attempt))
+    for call in history.asked("claim"):
+        claim = call.asked["claim_id"]
+        taken = took.get(claim, set())
+        if call.asked.get("count") is not None and len(taken) > call.asked["count"]:
+            asked = call.asked["count"]
+            yield Violation("claims_take_what_they_asked_for", claim, f"took {len(taken)} jobs, {asked} were asked for")
+        if call.told and call.outcome == "ok":
+            for job, attempt in call.told.get("jobs") or ():
+                if (job, attempt) not in taken:
+                    detail = f"was told of attempt {attempt}, which it did not take"
+                    yield Violation("claims_take_what_they_asked_for", job, detail)

@@ -1,0 +1,217 @@
+"""Seeded bugs: small edits of our own SQL functions, each of which breaks a law that the checker must notice.
+
+A checker that finds nothing proves nothing until it has been seen to find something. Each mutant is made in a database
+of its own, out of the functions as they stand there, and names the law under which it has to be caught.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from faults.interleavings import GATE
+
+NO_GUARD: Final = "drop trigger jobs_transition on jobs"
+"""What the transition guard would refuse is only seen where it is off: behind it these mutants fail with an error."""
+
+LINGER: Final = (
+    "create function linger(ids uuid[]) returns uuid[] language plpgsql as $$ begin"
+    f" if current_setting('application_name') like 'slow %' then perform pg_advisory_xact_lock_shared({GATE}); end if;"
+    " return ids; end $$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A piece of a function's text, and what stands in its place; every occurrence is replaced."""
+
+    function: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The function's text with the edit in it."""
+        if self.old not in text:
+            raise LookupError(f"{self.function} no longer contains {self.old!r}: the mutant has to follow it")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One bug."""
+
+    law: str
+    """The rule that has to catch it."""
+    edits: Sequence[Edit] = ()
+    statements: Sequence[str] = ()
+
+    def install(self, connection: psycopg.Connection[Any]) -> None:
+        """Put the bug into a database whose search_path is our schema."""
+        for statement in self.statements:
+            connection.execute(statement)
+        for function in {edit.function: None for edit in self.edits}:
+            row = connection.execute("select pg_get_functiondef(%s::regproc)", [function]).fetchone()
+            text = row[0] if row else ""
+            for edit in self.edits:
+                if edit.function == function:
+                    text = edit.apply(text)
+            connection.execute(text)
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "heartbeat without the token": Mutant(
+        law="old_tokens_renew_nothing",
+        edits=[Edit("heartbeat_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+    ),
+    "heartbeat renews what has expired": Mutant(
+        law="expired_leases_stay_lost",
+        edits=[Edit("heartbeat_v1", " and j.lease_expires_at > at", "")],
+    ),
+    "complete without the token": Mutant(
+        law="accepted_reports_are_the_owners",
+        edits=[Edit("complete_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+    ),
+    "complete without owner and state": Mutant(
+        law="states_move_along_the_table",
+        edits=[Edit("complete_v1", " and j.lease_owner = worker and j.state is not distinct from 'running'", "")],
+        statements=[NO_GUARD],
+    ),
+    "complete forgets that it was answered": Mutant(
+        law="accepted_reports_are_the_owners",
+        edits=[Edit("complete_v1", "and j.finished_by = worker", "and false")],
+    ),
+    "fail without the token": Mutant(
+        law="ends_were_reported",
+        edits=[Edit("fail_many_v1", "j.attempt = f.attempt and j.lease_owner", "j.lease_owner")],
+    ),
+    "fail counts twice": Mutant(
+        law="failures_are_counted_once",
+        edits=[Edit("fail_many_v1", "set retry_count = j.retry_count + f", "set retry_count = j.retry_count + 2 * f")],
+        statements=["alter table jobs drop constraint jobs_within_budget"],
+    ),
+    "release without the token": Mutant(
+        law="accepted_reports_are_the_owners",
+        edits=[Edit("release_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+    ),
+    "release leaves no record": Mutant(
+        law="every_attempt_is_on_record",
+        edits=[Edit("release_v1", "r.claimed_at, at from released r", "r.claimed_at, at from released r where false")],
+    ),
+    "the lease begins when the transaction did": Mutant(
+        law="leases_are_not_short",
+        edits=[Edit("claim_v1", "  at := clock();", "  at := now();")],
+    ),
+    "a subquery for each row instead of one look": Mutant(
+        law="claims_take_what_they_asked_for",
+        edits=[
+            Edit(
+                "claim_v1",
+                "where j.id = any(taken) and j.state is not distinct from 'queued'",
+                "where j.state = 'queued' and not j.parked and j.queue = any(queues)"
+                " and j.id = (select s.id from jobs s where s.queue = j.queue and s.state = 'queued' and not s.parked"
+                " order by s.id limit 1 for update skip locked)",
+            )
+        ],
+    ),
+    "the attempt is counted at the finish": Mutant(
+        law="attempts_have_no_gaps",
+        edits=[
+            Edit("claim_v1", "attempt = j.attempt + 1, claim_id", "claim_id"),
+            Edit("complete_v1", "set state = 'success',", "set state = 'success', attempt = j.attempt + 1,"),
+        ],
+    ),
+    "a repeated claim is a new one": Mutant(
+        law="claims_take_what_they_asked_for",
+        edits=[Edit("begin_claim", "return last_claim is not distinct from claim_id;", "return false;")],
+    ),
+    "claim_job takes what runs": Mutant(
+        law="only_claims_change_the_owner",
+        edits=[Edit("claim_job_v1", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
+    ),
+    "sweep without looking at the expiry": Mutant(
+        law="leases_do_not_overlap",
+        edits=[
+            Edit("sweep_v1", " and j.lease_expires_at <= at", ""),
+            Edit("expire", " and j.lease_expires_at <= at", ""),
+        ],
+    ),
+    "sweep reads first and writes later": Mutant(
+        law="leases_do_not_overlap",
+        edits=[
+            Edit("sweep_v1", "swept := expire(array(", "swept := expire(linger(array("),
+            Edit("sweep_v1", "limit sweep_v1.max for update skip locked));", "limit sweep_v1.max)));"),
+            Edit("expire", " and j.state is not distinct from 'running' and j.lease_expires_at <= at", ""),
+        ],
+        statements=[LINGER],
+    ),
+    "sweep counts no failure": Mutant(
+        law="every_attempt_is_on_record",
+        edits=[Edit("expire", "set retry_count = j.retry_count + 1,", "set")],
+    ),
+    "dead one failure early": Mutant(
+        law="the_budget_is_the_end",
+        edits=[Edit("verdict", "(failures < max_attempts)", "(failures < max_attempts - 1)")],
+    ),
+    "a limit is counted without its lock": Mutant(
+        law="limits_hold_at_all_times",
+        edits=[
+            Edit("admit_lanes", "order by l.scope, l.name for no key update;", "order by l.scope, l.name;"),
+            Edit("admit_lanes", "room := least(wanted,", "perform linger(null); room := least(wanted,"),
+        ],
+        statements=[LINGER],
+    ),
+    "no unique index on idempotency keys": Mutant(
+        law="one_job_a_key",
+        statements=["drop index jobs_idempotency_key"],
+    ),
+    "a used key answers with a new id": Mutant(
+        law="one_job_a_key",
+        edits=[Edit("record_intent", "  end if;\n  return job.id;\nend", "  end if;\n  return uuidv7();\nend")],
+    ),
+    "promote does not look at the time": Mutant(
+        law="nothing_runs_before_its_time",
+        edits=[Edit("promote_v1", " and j.run_at <= at", "")],
+    ),
+    "future jobs are queued, and claimed": Mutant(
+        law="nothing_runs_before_its_time",
+        edits=[
+            Edit("record_intent", "when not record_intent.accepted or due > at", "when not record_intent.accepted"),
+            Edit("lock_lane", "and j.run_at <= lock_lane.at", ""),
+        ],
+    ),
+    "a success is opened again": Mutant(
+        law="states_move_along_the_table",
+        edits=[Edit("retry_v1", "j.state is not distinct from 'dead'", "j.state in ('dead', 'success')")],
+        statements=[NO_GUARD],
+    ),
+    "nobody looks at the exclusive key": Mutant(
+        law="one_runs_per_exclusive_key",
+        edits=[
+            Edit(
+                "settle_exclusive",
+                "  return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null)",
+                "  won := candidates; return '{}'",
+            )
+        ],
+        statements=["drop index jobs_current", "alter table jobs drop constraint jobs_exclusive"],
+    ),
+    "nobody is woken behind an exclusive key": Mutant(
+        law="everything_ends",
+        edits=[Edit("unpark", "with recursive lane(key", "return; with recursive lane(key")],
+    ),
+    "a schedule fires without its lock and key": Mutant(
+        law="one_fire_a_due_time",
+        edits=[
+            Edit("schedule_fire_v1", "if s.last_claim_id = token then", "if false then"),
+            Edit("schedule_fire_v1", "if s.locked_by is distinct from worker or s.claim_id", "if false and s.claim_id"),
+            Edit("schedule_fire_v1", "or s.next_run_at is distinct from was", ""),
+            Edit("schedule_fire_v1", "due_after = s.claimed_at", "due_after = clock()"),
+            Edit("schedule_enqueue", "schedule_intent_key(s.key, due), s.max_attempts", "null, s.max_attempts"),
+        ],
+    ),
+    "cancel removes the row": Mutant(
+        law="nothing_appears_or_vanishes",
+        edits=[Edit("cancel_v1", "  return true;", "  delete from jobs j where j.id = before.id; return true;")],
+    ),
+}  # fmt: skip

@@ -1,0 +1,218 @@
+"""Between programs and PostgreSQL: passes everything on, until it is told to cut, and where.
+
+It runs on a thread of its own. Calls are recognised by the SQL function they call, prepared statements too.
+"""
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from psycopg.conninfo import conninfo_to_dict
+
+from faults.wire import Answers, Questions, Round
+
+PLACES: Final = ("before", "race", "answer", "middle")
+"""Where to cut: the question is not passed on; it is, and at once cut; it was answered; half of the answer was."""
+
+WAYS: Final = ("reset", "close", "hole")
+"""How: a reset, an orderly end, or silence first and a reset later."""
+
+Knife = Callable[[str], tuple[str, str] | None]
+"""Asked for each call by the name of its function; gives place and way, or None to let it pass."""
+
+
+class Cutter:
+    """A knife with a quota for each function, led by chance."""
+
+    def __init__(self, chance: random.Random, quotas: dict[str, int], *, share: float) -> None:
+        self._chance = chance
+        self._left = dict(quotas)
+        self._share = share
+        self.cuts: Counter[tuple[str, str]] = Counter()
+        """Cuts so far, by function and place."""
+
+    def __call__(self, function: str) -> tuple[str, str] | None:
+        """Whether to cut this one."""
+        if self._left.get(function, 0) <= 0 or self._chance.random() >= self._share:
+            return None
+        self._left[function] -= 1
+        place = self._chance.choice(PLACES)
+        self.cuts[function, place] += 1
+        # Silence takes longer than a lease: a few of them are enough.
+        return place, self._chance.choices(WAYS, [10, 10, 0.2])[0]
+
+    @property
+    def left(self) -> int:
+        """Cuts still to be made."""
+        return sum(self._left.values())
+
+    def of(self, function: str) -> int:
+        """Cuts around one function."""
+        return sum(count for (name, _), count in self.cuts.items() if name == function)
+
+
+class Proxy:
+    """Listens on a port of its own and passes on to the server of `dsn`."""
+
+    def __init__(self, dsn: str, knife: Knife | None = None, *, hole: float = 3.0) -> None:
+        target = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
+        self._host, self._server_port = target["host"], int(target.get("port", 5432))
+        self.knife = knife
+        """Replace it at any time; None: nothing is cut."""
+        self.hole = hole
+        """Seconds of silence before the reset of a black hole."""
+        self.pace: float | None = None
+        """Bytes a second each way, if the line shall be slow."""
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="faults-proxy", daemon=True)
+        self._thread.start()
+        self._listener = self._wait(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        port = self._listener.sockets[0].getsockname()[1]
+        login = target["user"] + (f":{target['password']}" if "password" in target else "")
+        self.dsn = f"postgresql://{login}@127.0.0.1:{port}/{target['dbname']}?sslmode=disable&gssencmode=disable"
+
+    def cut_all(self) -> int:
+        """Reset every connection there is; gives how many."""
+        return int(self._wait(self._cut_all()))
+
+    def close(self) -> None:
+        """End it, with every connection through it."""
+        self._listener.close()
+        self._wait(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _wait(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    async def _cut_all(self) -> int:
+        found = len(self._open) // 2
+        for writer in list(self._open):
+            _reset(writer)
+        return found
+
+    async def _end(self) -> None:
+        await self._cut_all()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            there = await self._reach()
+        except OSError:
+            _reset(writer)
+            return
+        line = _Line(self, (reader, writer), there)
+        self._open |= {writer, there[1]}
+        try:
+            with suppress(asyncio.CancelledError):  # by our own end; asyncio would log it
+                await line.run()
+        finally:
+            self._open -= {writer, there[1]}
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._server_port}")
+        return await asyncio.open_connection(self._host, self._server_port)
+
+
+class _Cut(Exception):
+    """This line ends here."""
+
+
+class _Line:
+    """One connection."""
+
+    def __init__(self, proxy: Proxy, client: Any, server: Any) -> None:
+        self._proxy = proxy
+        self._from_client, self._to_client = client
+        self._from_server, self._to_server = server
+        self._asked: deque[str] = deque()  # for each round that is under way, where its answer is cut
+        self._way = "reset"
+
+    async def run(self) -> None:
+        halves = [asyncio.create_task(self._questions()), asyncio.create_task(self._answers())]
+        try:
+            await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+            if self._way == "hole":
+                await asyncio.sleep(self._proxy.hole)
+        finally:
+            for half in halves:
+                half.cancel()
+            await asyncio.gather(*halves, return_exceptions=True)
+            for end in (self._to_client, self._to_server):
+                if self._way == "close":
+                    with suppress(OSError, RuntimeError):
+                        end.close()
+                else:
+                    _reset(end)
+
+    async def _questions(self) -> None:
+        questions = Questions()
+        while data := await self._from_client.read(65_536):
+            greeting, rounds = questions.feed(data)
+            if greeting:
+                await self._pass(self._to_server, greeting)
+            for asked in rounds:
+                await self._ask(asked)
+
+    async def _ask(self, asked: Round) -> None:
+        place = ""
+        knife = self._proxy.knife
+        if knife is not None and asked.executes:
+            for function in sorted(asked.functions):
+                if (chosen := knife(function)) is not None:
+                    place, self._way = chosen
+                    break
+        if place == "before":
+            raise _Cut
+        self._asked.append(place)
+        await self._pass(self._to_server, asked.data)
+        if place == "race":
+            raise _Cut
+
+    async def _answers(self) -> None:
+        answers = Answers()
+        begun = False
+        while data := await self._from_server.read(65_536):
+            for answer in answers.feed(data):
+                place = self._asked.popleft() if begun and self._asked else ""
+                begun = True
+                if place == "answer":
+                    raise _Cut
+                if place == "middle":
+                    await self._pass(self._to_client, answer[: max(1, len(answer) // 2)])
+                    raise _Cut
+                await self._pass(self._to_client, answer)
+            # Not before something is whole: half an answer must not escape a cut. Notifications come between answers.
+            if (not begun or not self._asked) and (rest := answers.rest()):
+                await self._pass(self._to_client, rest)
+
+    async def _pass(self, to: asyncio.StreamWriter, data: bytes) -> None:
+        if self._proxy.pace is not None:
+            await asyncio.sleep(len(data) / self._proxy.pace)
+        to.write(data)
+        await to.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End it with an RST: what is under way is thrown away."""
+    with suppress(OSError, RuntimeError, AttributeError):
+        line = writer.get_extra_info("socket")
+        if line is not None and line.family != socket.AF_UNIX:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()

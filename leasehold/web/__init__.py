@@ -1,0 +1,1 @@
+"""The dashboard: server-rendered pages over the same calls that /ops makes, mounted below the HTTP API."""

@@ -1,0 +1,187 @@
+"""Pages of jobs. The URL says everything: state, filters, place; so reloading and going back show the same."""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+from starlette.responses import RedirectResponse, Response
+
+from leasehold.errors import InvalidJob
+from leasehold.http.body import validated
+from leasehold.http.ops.schemas import JobFilter
+from leasehold.http.problems import Problem, invalid
+from leasehold.http.schemas import rfc3339
+from leasehold.web import facts
+from leasehold.web.visit import Visit
+from leasehold.web.words import STATES
+
+FIELDS: Final = {
+    "kind": "kind",
+    "queue": "queue",
+    "tag": "tag",
+    "error": "error_class",
+    "key": "exclusive_key",
+    "after": "created_after",
+    "before": "created_before",
+    "payload": "payload",
+}
+"""Names in the URL and in a filter."""
+
+PAGE: Final = 50
+TIMES: Final = frozenset({"after", "before"})
+"""Fields that take a time."""
+_AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|m|h|d)", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_LONGEST_TRAIL: Final = 20
+_DEEPEST: Final = 20
+_WORD: Final = re.compile(r'(?:(kind|queue|tag|error|key|state|after|before|payload):)?(?:"([^"]*)"|(\S+))')
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the URL asks for."""
+
+    state: str | None
+    given: dict[str, str]
+    """The filters, by their names in the URL."""
+    cursor: str | None
+    trail: tuple[str, ...]
+    """Where the pages before this one began."""
+
+    def query(self, **changes: Any) -> str:
+        """A URL's query: as this one, but for the changes; a change of state or filter begins at the first page."""
+        fields: dict[str, Any] = {**({"state": self.state} if self.state else {}), **self.given, **changes}
+        return urlencode({name: value for name, value in fields.items() if value})
+
+    def fields(self) -> dict[str, Any]:
+        """The filter as the database has it, or a Problem that names the wrong field."""
+        found = chosen(JobFilter, self.given)
+        return found | ({"state": self.state} if self.state else {})
+
+    @property
+    def next(self) -> str:
+        """The trail of the page after this one."""
+        return "~".join([*self.trail, self.cursor or "0"][-_LONGEST_TRAIL:])
+
+    @property
+    def back(self) -> str | None:
+        """The query of the page before this one; None: this is the first."""
+        if self.cursor is None:
+            return None
+        if not self.trail or self.trail[-1] == "0":
+            return self.query()
+        return self.query(cursor=self.trail[-1], trail="~".join(self.trail[:-1]))
+
+
+def wanted_of(params: QueryParams) -> Wanted:
+    """What a URL's query asks for; what makes no sense is left to `fields`."""
+    given = {name: value for name in FIELDS if (value := params.get(name, "").strip())}
+    state = params.get("state", "")
+    trail = tuple(filter(None, params.get("trail", "")[:20_000].split("~")))
+    return Wanted(
+        state=state if state in STATES else None, given=given, cursor=params.get("cursor") or None, trail=trail
+    )
+
+
+async def show(visit: Visit) -> Response:
+    """The page."""
+    params = visit.request.query_params
+    if "q" in params:
+        return RedirectResponse(f"{visit.base}{searched(params['q'])}", status_code=303)
+    wanted = wanted_of(params)
+    problem, jobs, cursor = None, [], None
+    try:
+        if "payload" in wanted.given and not visit.visitor.sees_content:
+            raise Problem("forbidden", "looking into payloads needs a token with the scope operate")  # noqa: TRY301
+        found = await visit.ask(visit.store.list_jobs(wanted.fields() | visit.narrow, opened(wanted.cursor), PAGE))
+        jobs, cursor = found.jobs, closed(found.cursor)
+    except Problem as error:
+        problem = error.detail
+    except InvalidJob as error:
+        problem = str(error.args[0])
+    return visit.page(
+        "jobs.html",
+        wanted=wanted,
+        jobs=jobs,
+        cursor=cursor,
+        problem=problem,
+        counts=None if wanted.given else await facts.counts(visit),
+        states=STATES,
+        filter=json.dumps({**wanted.given, **({"state": wanted.state} if wanted.state else {})}),
+    )
+
+
+def searched(text: str) -> str:
+    """Where a search leads: to a job by its id, else to a filter. Words without a field are a kind."""
+    text = text.strip()
+    if _UUID.fullmatch(text):
+        return f"/jobs/{text.lower()}"
+    fields: dict[str, str] = {}
+    for name, quoted, plain in _WORD.findall(text[:2000]):
+        fields[name or "kind"] = quoted or plain
+    return f"/jobs?{urlencode(fields)}" if fields else "/jobs"
+
+
+def chosen(model: type[JobFilter], given: Mapping[str, str]) -> dict[str, Any]:
+    """A filter by the names of the URL as the database has it, or a Problem that names the wrong field."""
+    plain = {
+        FIELDS.get(name, name): moment(value) if name in TIMES else value
+        for name, value in given.items()
+        if name != "payload"
+    }
+    found = validated(model, plain).fields()
+    return found | ({"payload": contained(given["payload"])} if given.get("payload") else {})
+
+
+def contained(text: str) -> dict[str, Any]:
+    """`to.city=Rome` as the object that a payload must contain. Values are JSON where they can be, else texts."""
+    path, sign, value = text.partition("=")
+    names = [name.strip() for name in path.split(".")]
+    if not sign or not all(names) or len(names) > _DEEPEST or "\0" in text:
+        raise invalid(("payload", "write it as path=value, such as to.city=Rome"))
+    try:
+        found: Any = json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        found = value
+    for name in reversed(names):
+        found = {name: found}
+    return found  # type: ignore[no-any-return] # there is at least one name
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def moment(text: str) -> str:
+    """A time as people write it: so long ago, a day, or in full."""
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return rfc3339(datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]]))
+    return f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text
+
+
+def closed(cursor: str | None) -> str | None:
+    """A cursor, for a URL."""
+    return None if cursor is None else base64.urlsafe_b64encode(cursor.encode()).decode().rstrip("=")
+
+
+def opened(cursor: str | None) -> str | None:
+    """A cursor, for the database."""
+    if cursor is None:
+        return None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        place = json.loads(text)
+    except (binascii.Error, ValueError, RecursionError):
+        raise Problem("not-found", "this page is nowhere; begin at the first") from None
+    if not isinstance(place, list) or not place or not all(isinstance(part, str | int) for part in place):
+        raise Problem("not-found", "this page is nowhere; begin at the first")
+    return json.dumps(place)

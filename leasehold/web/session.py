@@ -1,0 +1,147 @@
+"""Who looks at the dashboard, and whether a request really is theirs.
+
+A token becomes a cookie that scripts cannot read and other sites cannot send. Writes come from our own pages only: the
+browser says where a request comes from, and the page has to know a value that other sites cannot read.
+"""
+
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from leasehold.http.auth import Caller
+from leasehold.http.body import header
+from leasehold.http.problems import Problem
+from leasehold.http.runtime import Runtime
+
+TOKEN_COOKIE: Final = "leasehold_token"  # noqa: S105 (its name)
+CSRF_COOKIE: Final = "leasehold_csrf"
+CSRF_HEADER: Final = b"x-leasehold-csrf"
+_MONTH: Final = 30 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Somebody who may look."""
+
+    caller: Caller
+    read_only: bool
+    """The dashboard is, whatever the token allows."""
+    csrf: str
+
+    @property
+    def may_write(self) -> bool:
+        """Whether controls are shown, and obeyed."""
+        return "operate" in self.caller.scopes and not self.read_only
+
+    @property
+    def sees_content(self) -> bool:
+        """Whether payloads, results and the text of errors are shown: as under /ops, with operate only."""
+        return "operate" in self.caller.scopes
+
+    @property
+    def restricted(self) -> bool:
+        """Whether this is for some queues or kinds only."""
+        return self.caller.queues is not None or self.caller.kinds is not None
+
+    @property
+    def signed_in(self) -> bool:
+        """Whether there is anything to sign out of."""
+        return self.caller.token is not None
+
+
+async def admit(request: Request, parts: Runtime) -> Visitor:
+    """The visitor, or a Problem."""
+    jar = request.cookies
+    token = jar.get(TOKEN_COOKIE, "")
+    caller = await parts.gate.admit(_with_token(request.scope, token), "read", "operate")
+    if caller.token is None and parts.settings.tokens == "auto":
+        check_host(request.scope)
+    read_only = parts.settings.dashboard == "read-only"
+    return Visitor(caller=caller, read_only=read_only, csrf=jar.get(CSRF_COOKIE) or secrets.token_urlsafe(24))
+
+
+async def admit_token(request: Request, parts: Runtime, token: str) -> Caller:
+    """Whose token this is, or a Problem."""
+    return await parts.gate.admit(_with_token(request.scope, token), "read", "operate")
+
+
+def _with_token(scope: Scope, token: str) -> Scope:
+    text = token.encode("ascii", "replace")
+    return {**scope, "headers": [(b"authorization", b"Bearer " + text)] if text else []}
+
+
+def check_host(scope: Scope) -> None:
+    """A page of somebody else whose name was made to lead here must not be served: where no token is needed, the
+    Host header has to name this machine.
+    """
+    name = (header(scope, b"host") or b"").decode("latin-1")
+    host = urlsplit(f"//{name}").hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise Problem("forbidden", "without tokens this is served to 127.0.0.1 and localhost only")
+
+
+def check_write(request: Request, visitor: Visitor) -> None:
+    """Refuse what this visitor may not do, and what another site made their browser send."""
+    check_origin(request)
+    sent = (header(request.scope, CSRF_HEADER) or b"").decode("latin-1")
+    expected = request.cookies.get(CSRF_COOKIE, "")
+    if not expected or not secrets.compare_digest(sent.encode(), expected.encode()):
+        raise Problem("forbidden", "the page is too old, or this is not its request; load it again")
+    if visitor.read_only:
+        raise Problem("forbidden", "this dashboard is read-only")
+    if not visitor.may_write:
+        raise Problem("forbidden", "this needs a token with the scope operate")
+
+
+def check_origin(request: Request) -> None:
+    """Refuse what does not come from a page of this very origin."""
+    scope = request.scope
+    site = header(scope, b"sec-fetch-site")
+    origin = header(scope, b"origin")
+    if site is not None and site != b"same-origin":
+        raise Problem("forbidden", "another site made this request")
+    if origin is None:
+        if site is None:
+            raise Problem("forbidden", "it does not say where it comes from; browsers do")
+        return
+    # The scheme is not compared: behind a proxy that ends TLS we are asked by http. The host is.
+    if urlsplit(origin.decode("latin-1")).netloc.encode("latin-1") != (header(scope, b"host") or b""):
+        raise Problem("forbidden", "another site made this request")
+
+
+def is_https(request: Request) -> bool:
+    """Whether the browser speaks TLS with us, or with a proxy of ours."""
+    return request.url.scheme == "https" or header(request.scope, b"x-forwarded-proto") == b"https"
+
+
+def keep_csrf(request: Request, response: Response, visitor: Visitor) -> None:
+    """Give a browser that has none the value that its writes have to carry."""
+    if request.cookies.get(CSRF_COOKIE) != visitor.csrf:
+        _set(request, response, CSRF_COOKIE, visitor.csrf, None)
+
+
+def keep_token(request: Request, response: Response, token: str) -> None:
+    """Sign in."""
+    _set(request, response, TOKEN_COOKIE, token, _MONTH)
+
+
+def drop_token(request: Request, response: Response) -> None:
+    """Sign out."""
+    _set(request, response, TOKEN_COOKIE, "", 0)
+
+
+def _set(request: Request, response: Response, name: str, value: str, age: int | None) -> None:
+    path = request.scope.get("root_path", "") or "/"
+    response.set_cookie(name, value, max_age=age, path=path, secure=is_https(request), httponly=True, samesite="strict")

@@ -1,0 +1,73 @@
+// Makes one tree like another and leaves alone what is alike, so that focus, selection and scrolling stay.
+import { showTime } from "./times.js";
+
+// What scripts and people set, and the server knows nothing of.
+const THEIRS = { A: ["data-expired"], DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"], TR: ["aria-selected"] };
+
+function keyOf(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "";
+}
+
+function alike(a, b) {
+  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+}
+
+function attributes(from, to) {
+  const theirs = THEIRS[from.nodeName] || [];
+  for (const { name } of [...from.attributes]) {
+    if (!to.hasAttribute(name) && !theirs.includes(name)) from.removeAttribute(name);
+  }
+  for (const { name, value } of to.attributes) {
+    if (from.getAttribute(name) !== value && !theirs.includes(name)) from.setAttribute(name, value);
+  }
+}
+
+export function morph(from, to) {
+  if (from.nodeType !== Node.ELEMENT_NODE) {
+    if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+    return;
+  }
+  if (from.hasAttribute("data-keep")) return;
+  if (from.nodeName === "TIME") {
+    if (from.dateTime !== to.dateTime || from.dataset.t !== to.dataset.t) {
+      attributes(from, to);
+      showTime(from);
+    }
+    return;
+  }
+  attributes(from, to);
+  children(from, to);
+}
+
+function children(from, to) {
+  const keyed = new Map();
+  for (const child of from.children) {
+    const key = keyOf(child);
+    if (key) keyed.set(`${child.nodeName} ${key}`, child);
+  }
+  let here = from.firstChild;
+  for (const wanted of [...to.childNodes]) {
+    const key = keyOf(wanted);
+    const known = key ? keyed.get(`${wanted.nodeName} ${key}`) : undefined;
+    if (known && known !== here) {
+      from.insertBefore(known, here);
+      morph(known, wanted);
+    } else if (here && alike(here, wanted)) {
+      const next = here.nextSibling;
+      morph(here, wanted);
+      here = next;
+    } else {
+      const fresh = document.importNode(wanted, true);
+      from.insertBefore(fresh, here);
+      if (fresh.nodeType === Node.ELEMENT_NODE) {
+        for (const time of fresh.querySelectorAll("time[data-t]")) showTime(time);
+        if (fresh.matches("time[data-t]")) showTime(fresh);
+      }
+    }
+  }
+  while (here) {
+    const next = here.nextSibling;
+    here.remove();
+    here = next;
+  }
+}

@@ -1,0 +1,257 @@
+"""Who gets in, and what is refused: to other sites, to other names, to those who may only look."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from psycopg.conninfo import make_conninfo
+
+import leasehold
+from leasehold import App
+from leasehold.errors import ConfigError
+from leasehold.http.settings import ApiSettings
+from leasehold.web.actions import ACTIONS
+from tests.http.conftest import connect, token_for
+from tests.web.serving import Site, serving
+from tests.web.world import World, made
+
+PATHS = ("/", "/queues", "/jobs", "/errors", "/workers", "/schedules", "/system")
+CSRF = {"x-leasehold-csrf": "abc", "cookie": "leasehold_csrf=abc"}
+
+
+@pytest.fixture
+def http(site: Site) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60) as client:
+        yield client
+
+
+def ours(site: Site) -> dict[str, str]:
+    """The headers of a request that one of our own pages makes."""
+    return {"origin": site.url, "sec-fetch-site": "same-origin", **CSRF}
+
+
+def test_every_answer_carries_the_policy(http: httpx.Client, world: World) -> None:
+    style = re.search(r'href="/dashboard(/static/[^"]*main.css)"', http.get("/").text)
+    assert style is not None
+    for path in ("/", "/jobs/nonsense", "/nowhere", style[1], "/data/statistics"):
+        answer = http.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+    assert "immutable" in http.get(style[1]).headers["cache-control"]
+    assert http.get("/static/x/../../pages.py").status_code == 404
+
+
+def test_nothing_is_inline(http: httpx.Client, world: World) -> None:
+    for path in (
+        "/",
+        "/queues",
+        "/jobs",
+        f"/jobs/{world.jobs['dead']}",
+        "/errors",
+        "/workers",
+        "/schedules",
+        "/system",
+    ):
+        text = http.get(path).text
+        assert not re.search(r"<script(?![^>]*\bsrc=)", text)
+        assert not re.search(r"<[^>]+\s(style|on\w+)=", text)
+
+
+def test_an_unchanged_page_is_not_sent_twice(http: httpx.Client, world: World) -> None:
+    path = f"/jobs/{world.jobs['success']}"
+    first = http.get(path, headers=CSRF)
+    again = http.get(path, headers={**CSRF, "if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["x-now"] > first.headers["x-now"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "169.254.1.1", ""])
+def test_a_name_that_was_made_to_lead_here_is_refused(http: httpx.Client, host: str) -> None:
+    assert http.get("/", headers={"host": host}).status_code in {400, 403}
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:80", "demo.localhost"])
+def test_this_machines_own_names_are_not(http: httpx.Client, host: str) -> None:
+    assert http.get("/", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "http://evil.example", "sec-fetch-site": "same-origin"},
+        {"origin": "http://127.0.0.1:1", "sec-fetch-site": "same-site"},
+        {"origin": "null", "sec-fetch-site": "none"},
+        {"origin": None, "sec-fetch-site": None},
+        {"x-leasehold-csrf": None},
+        {"x-leasehold-csrf": "guess"},
+        {"cookie": None},
+        {"cookie": "leasehold_csrf=", "x-leasehold-csrf": ""},
+    ],
+)
+def test_a_write_that_is_not_our_pages_own_is_refused(
+    site: Site, http: httpx.Client, world: World, change: dict[str, str | None]
+) -> None:
+    headers = {name: value for name, value in {**ours(site), **change}.items() if value is not None}
+    answer = http.post("/queues/pause", json={"queue": "mail"}, headers=headers)
+    assert answer.status_code == 403, answer.text
+    assert world.sql.execute("select from queues where queue = 'mail'").fetchone() is None
+
+
+def test_our_pages_own_write_is_done(site: Site, http: httpx.Client, world: World) -> None:
+    answer = http.post("/queues/pause", json={"queue": "mail"}, headers=ours(site))
+    assert answer.status_code == 200, answer.text
+    assert http.post("/queues/resume", json={"queue": "mail"}, headers=ours(site)).json()["message"] == "mail goes on"
+
+
+def test_a_form_of_another_site_cannot_be_dressed_as_json(site: Site, http: httpx.Client, world: World) -> None:
+    answer = http.post(
+        "/queues/pause", content='{"queue": "mail"}', headers={**ours(site), "content-type": "text/plain"}
+    )
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("path", sorted(ACTIONS))
+def test_whoever_may_only_look_is_refused_every_action(reading: tuple[Site, str], path: str) -> None:
+    site, token = reading
+    headers = ours(site) | {"cookie": f"leasehold_csrf=abc; leasehold_token={token}"}
+    answer = httpx.post(f"{site.url}/dashboard{path}", json={}, headers=headers, timeout=60)
+    assert answer.status_code == 403, answer.text
+    assert "scope operate" in answer.json()["message"]
+    assert httpx.get(f"{site.url}/dashboard{path}", headers=headers).status_code in {404, 405}
+
+
+@pytest.fixture(scope="module")
+def reading(admin: Any, migrated: str) -> Iterator[tuple[Site, str]]:
+    """A server that needs tokens, and one that may look."""
+    with admin.database(template=migrated) as name:
+        dsn = admin.server.dsn(name)
+        token = token_for(dsn, "read")
+        with serving(dsn) as site:
+            yield site, token
+
+
+def test_without_a_token_there_is_only_the_sign_in_page(reading: tuple[Site, str]) -> None:
+    site, token = reading
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60) as http:
+        for path in ("/", "/jobs", "/system"):
+            assert http.get(path).headers["location"] == "/dashboard/sign-in"
+        assert http.get("/live", headers={"sec-fetch-dest": "empty"}).status_code == 401
+        assert http.get("/", headers={"cookie": f"leasehold_token={token}x"}).status_code == 303
+        assert http.post("/sign-in", json={"token": token}).status_code == 403
+        answer = http.post("/sign-in", json={"token": token}, headers=ours(site))
+        assert answer.status_code == 200
+        kept = answer.headers["set-cookie"]
+        assert "HttpOnly" in kept
+        assert "SameSite=strict" in kept
+        assert "Path=/dashboard" in kept
+        assert "Secure" not in kept
+        behind = ours(site) | {"x-forwarded-proto": "https"}
+        assert "Secure" in http.post("/sign-in", json={"token": token}, headers=behind).headers["set-cookie"]
+
+
+def test_a_submit_token_opens_nothing(reading: tuple[Site, str]) -> None:
+    site, _ = reading
+    token = token_for(site.dsn, "submit")
+    assert httpx.get(f"{site.url}/dashboard/", headers={"cookie": f"leasehold_token={token}"}).status_code == 403
+
+
+def test_a_token_for_some_queues_sees_and_touches_nothing_else(token_home: str) -> None:
+    with connect(token_home) as sql, serving(token_home) as site:
+        world = made(sql)
+        token = token_for(token_home, "operate", queues=["mail"])
+        cookie = f"leasehold_csrf=abc; leasehold_token={token}"
+        with httpx.Client(
+            base_url=f"{site.url}/dashboard", timeout=60, headers=ours(site) | {"cookie": cookie}
+        ) as http:
+            everything = "".join(
+                http.get(path).text
+                for path in ("/", "/queues", "/jobs", "/errors", "/workers", "/schedules", "/system")
+            )
+            assert str(world.jobs["queued"]) in everything
+            for secret in ("letters", "BILL", "nightly", str(world.jobs["dead"]), "hunter2", "lost jobs"):
+                assert secret not in everything, secret
+            assert http.get(f"/jobs/{world.jobs['dead']}").status_code == 404
+            assert http.post("/jobs/retry", json={"ids": [str(world.jobs["dead"])]}).status_code == 404
+            assert http.post("/queues/pause", json={"queue": "letters"}).status_code == 404
+            assert http.post("/limits/set", json={"scope": "global", "maxRunning": 0}).status_code == 404
+            assert http.post("/schedules/run", json={"key": "nightly"}).status_code == 403
+            matching = http.post("/jobs/matching/retry", json={"filter": {}, "dryRun": True}).json()
+            assert matching["matched"] == 0
+            clone = {"id": str(world.jobs["queued"]), "payload": "{}", "queue": "pay", "key": "k"}
+            assert http.post("/jobs/clone", json=clone).status_code == 403
+
+
+def test_a_server_with_the_api_role_alone_serves_every_page(token_home: str, admin: Any) -> None:
+    login = f"test_{uuid4().hex[:12]}"
+    admin.connection.execute(f"create role {login} login password 'api'")
+    try:
+        admin.connection.execute(f"grant leasehold_api to {login}")
+        with connect(token_home) as sql, serving(make_conninfo(token_home, user=login, password="api")) as site:
+            world = made(sql)
+            with httpx.Client(base_url=site.page(""), timeout=60, headers=ours(site)) as http:
+                for path in (*PATHS, f"/jobs/{world.jobs['dead']}", "/data/statistics"):
+                    answer = http.get(path)
+                    assert answer.status_code == 200, f"{path}: {answer.text}"
+                assert "lost jobs" in http.get("/system").text
+                assert "Who holds vacuum back" in http.get("/system").text
+                assert http.post("/jobs/retry", json={"ids": [str(world.jobs["dead"])]}).status_code == 200
+                world.dead("AGAIN", 2)
+                canary = {"kind": "AGAIN", "errorClass": "shop.ConnectionResetError"}
+                assert http.post("/canaries/start", json=canary).status_code == 200
+    finally:
+        admin.connection.execute(f"drop role {login}")
+
+
+def test_the_dashboard_can_be_read_only_or_off(home: str, world: World) -> None:
+    with serving(home, dashboard="read-only") as site:
+        page = httpx.get(f"{site.url}/dashboard/queues")
+        assert 'data-dialog="pause"' not in page.text
+        answer = httpx.post(f"{site.url}/dashboard/queues/pause", json={"queue": "mail"}, headers=ours(site))
+        assert answer.status_code == 403
+        assert "read-only" in answer.json()["message"]
+    with serving(home, dashboard="off") as site:
+        assert httpx.get(f"{site.url}/dashboard/").status_code == 404
+        assert httpx.get(f"{site.url}/", headers={"accept": "text/html"}).status_code == 404
+
+
+def test_a_setting_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_DASHBOARD", "readonly")
+    with pytest.raises(ConfigError, match="LEASEHOLD_DASHBOARD='readonly' unknown"):
+        ApiSettings.from_env()
+
+
+def test_a_program_that_asks_for_the_root_is_not_led_anywhere(site: Site) -> None:
+    assert httpx.get(site.url).status_code == 404
+
+
+async def test_below_a_path_every_link_is_below_it_too(dsn: str) -> None:
+    web = FastAPI()
+    async with App(dsn=dsn) as app:
+        api = leasehold.api(app, tokens=False)
+        web.mount("/inner/leasehold", api)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://test") as http:
+            answer = await http.get("/inner/leasehold/", headers={"accept": "text/html"})
+            assert answer.headers["location"] == "/inner/leasehold/dashboard/"
+            for path in ("", "jobs", "queues"):
+                text = (await http.get(f"/inner/leasehold/dashboard/{path}")).text
+                links = re.findall(r'(?:href|src|action|data-src|data-base)="([^"#]+)"', text)
+                assert len(links) > 10
+                assert [link for link in links if not link.startswith("/inner/leasehold/dashboard")] == []
+                style = next(link for link in links if link.endswith("main.css"))
+                assert (await http.get(style)).status_code == 200
+        await api.state.leasehold.aclose()
+
+
+def test_the_metrics_know_the_pages_by_their_templates(site: Site, http: httpx.Client, world: World) -> None:
+    http.get(f"/jobs/{world.jobs['dead']}")
+    text = httpx.get(f"{site.url}/metrics").text
+    assert 'route="/dashboard/jobs/{job_id}"' in text
+    assert str(world.jobs["dead"]) not in text
