@@ -19,7 +19,7 @@ test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each
 	$(BIN)/python tests/matrix.py -n $(JOBS) $(MATRIX)
 
 survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
-	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_schemathesis.py tests/http/test_away.py --timeout 3600
+	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_schemathesis.py tests/http/test_away.py tests/faults/test_mutants.py tests/sql/test_verify.py tests/interleavings tests/deploys tests/web --timeout 3600
 
 bench: $(VENV)/.installed-test ## every figure of docs/performance.md: a quarter of an hour (BENCH="--only drain --no-peers")
 	$(BIN)/python -m bench $(BENCH)

@@ -4,10 +4,12 @@ The database knows the tokens; a server remembers each for a moment, and so a re
 """
 
 import asyncio
+import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import Request
@@ -43,6 +45,24 @@ class Caller:
 
 ANYBODY: Final = Caller("anybody", frozenset(SCOPES))
 """Whoever asks a server that needs no tokens."""
+
+
+def check_host(scope: Scope) -> None:
+    """Where no token is needed, whoever can make somebody's browser ask could do anything: a page whose name was made
+    to lead here, which the Host header tells, and a page of another site.
+    """
+    if header(scope, b"sec-fetch-site") == b"cross-site" and scope["method"] not in {"GET", "HEAD"}:
+        raise Problem("forbidden", "another site made this request, and without tokens only this machine is served")
+    name = (header(scope, b"host") or b"").decode("latin-1")
+    host = urlsplit(f"//{name}").hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise Problem("forbidden", "without tokens this is served to 127.0.0.1 and localhost only")
 
 
 class Need:
@@ -96,7 +116,10 @@ class Gate:
     async def admit(self, scope: Scope, *scopes: str) -> Caller:
         """The caller of this request, who has one of the scopes."""
         mode = self._settings.tokens
-        if mode is False or (mode == "auto" and not await self._any_token()):
+        if mode is False:
+            return ANYBODY
+        if mode == "auto" and not await self._any_token():
+            check_host(scope)
             return ANYBODY
         token = _token_of(header(scope, b"authorization"))
         stored: StoredToken | None = await self._recall(token.id) if token is not None else None

@@ -4,7 +4,6 @@ A token becomes a cookie that scripts cannot read and other sites cannot send. W
 browser says where a request comes from, and the page has to know a value that other sites cannot read.
 """
 
-import ipaddress
 import secrets
 from dataclasses import dataclass
 from typing import Final
@@ -60,8 +59,6 @@ async def admit(request: Request, parts: Runtime) -> Visitor:
     jar = request.cookies
     token = jar.get(TOKEN_COOKIE, "")
     caller = await parts.gate.admit(_with_token(request.scope, token), "read", "operate")
-    if caller.token is None and parts.settings.tokens == "auto":
-        check_host(request.scope)
     read_only = parts.settings.dashboard == "read-only"
     return Visitor(caller=caller, read_only=read_only, csrf=jar.get(CSRF_COOKIE) or secrets.token_urlsafe(24))
 
@@ -73,23 +70,8 @@ async def admit_token(request: Request, parts: Runtime, token: str) -> Caller:
 
 def _with_token(scope: Scope, token: str) -> Scope:
     text = token.encode("ascii", "replace")
-    return {**scope, "headers": [(b"authorization", b"Bearer " + text)] if text else []}
-
-
-def check_host(scope: Scope) -> None:
-    """A page of somebody else whose name was made to lead here must not be served: where no token is needed, the
-    Host header has to name this machine.
-    """
-    name = (header(scope, b"host") or b"").decode("latin-1")
-    host = urlsplit(f"//{name}").hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return
-    try:
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    except ValueError:
-        pass
-    raise Problem("forbidden", "without tokens this is served to 127.0.0.1 and localhost only")
+    others = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    return {**scope, "headers": [*others, (b"authorization", b"Bearer " + text)] if text else others}
 
 
 def check_write(request: Request, visitor: Visitor) -> None:

@@ -13,7 +13,8 @@ EXAMPLES = int(os.environ.get("LEASEHOLD_MODEL_EXAMPLES", "0"))
 
 
 ELSEWHERE = {
-    "accept_many", "cancel_many", "create_token", "enqueue_batch", "drop_limit", "errors", "explain", "job_detail", "list_jobs", "pause",
+    "enqueue_batch",
+    "accept_many", "cancel_many", "create_token", "drop_limit", "errors", "explain", "job_detail", "list_jobs", "pause",
     "queue_list", "resume", "retry_many", "revoke_token", "run_now", "set_limit", "stats", "statuses", "submit_many",
     "token", "tokens_exist", "worker_list", "doctor", "names",
     "events", "history", "history_enabled", "prune", "prune_workers", "verify",
