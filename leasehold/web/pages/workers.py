@@ -26,9 +26,10 @@ class Place:
 async def show(visit: Visit) -> Response:
     """The page."""
     workers, running = await asyncio.gather(facts.workers(visit), facts.running(visit))
-    by_owner: dict[str | None, list[JobRow]] = {}
+    by_owner: dict[str, list[JobRow]] = {}
     for job in running:
-        by_owner.setdefault(job.lease_owner, []).append(job)
+        if job.lease_owner is not None:  # else it has ended between two looks
+            by_owner.setdefault(job.lease_owner, []).append(job)
     places = [_place(worker, by_owner.pop(worker.id, [])) for worker in workers]
     gone = [place for place in places if not place.worker.live and not place.jobs]
     return visit.page(
