@@ -167,7 +167,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a used key answers with a new id": Mutant(
         law="one_job_a_key",
-        edits=[Edit("record_intent", "  perform vouch();\n  return job.id;\nend", "  perform vouch();\n  return uuidv7();\nend")],
+        edits=[Edit("record_intent", "vouch();\n  return job.id;\nend", "vouch();\n  return uuidv7();\nend")],
     ),
     "promote does not look at the time": Mutant(
         law="nothing_runs_before_its_time",
