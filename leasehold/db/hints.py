@@ -14,6 +14,10 @@ from leasehold.errors import LeaseholdError
 _PATIENCE = 0.5
 """Seconds that an exiting program waits for its last hints. A lost one costs time, never a job."""
 
+_REST = 0.005
+"""Seconds after a hint in which the next ones gather. The first after a pause goes at once; in a stream of single jobs
+each would cost as much as the job that it is about."""
+
 
 class Hinter:
     """A thread with a connection of its own, started at the first hint."""
@@ -69,6 +73,8 @@ class Hinter:
                     time.sleep(0.1)  # polling finds the jobs; do not hammer a database that is away
             if not self._names:
                 self._sent.set()
+            if names and not self._closing:
+                time.sleep(_REST)
         self._link.close()
 
 
