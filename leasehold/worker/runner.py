@@ -219,6 +219,7 @@ class Runner:
 
     async def drain(self, grace: float, hurry: asyncio.Event) -> None:
         """Give back what has not started; let the rest finish for `grace` seconds, then give it back too."""
+        self._fill_slots()  # what came for a free slot has one
         self._draining = True
         while self._waiting:
             self._finisher.report(self._waiting.popleft(), Released())

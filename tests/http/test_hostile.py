@@ -210,6 +210,6 @@ def test_memory_stays_flat_under_hostile_requests(api: Served) -> None:
 
     some(400)
     before = api.memory()
-    some(rounds(1_500, 20_000))
+    some(rounds(800, 20_000))
     grown = api.memory() - before
     assert grown < 24 * MIB, f"grown by {grown / MIB:.1f} MiB"

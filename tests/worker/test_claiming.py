@@ -67,14 +67,18 @@ async def test_claiming_waits_while_reports_pile_up(app: App, sql: Sql) -> None:
 
 
 async def test_prefetched_jobs_are_leased_but_not_started_and_come_back_at_once(app: App, sql: Sql) -> None:
+    started: list[int] = []
+
     @app.task(kind="slow")
     async def slow() -> None:
+        started.append(1)
         await asyncio.sleep(0.5)
 
     async with working(app, slots=2, prefetch=5):
         jobs = await app.aenqueue_many(slow.intent() for _ in range(10))
         states = "select count(*) as n from jobs where state = 'running'"
-        await until(lambda: sql.execute(states).fetchone() == {"n": 7})
+        # Leased comes before started: the next claim is on its way while the jobs of the last one start.
+        await until(lambda: len(started) >= 2 and sql.execute(states).fetchone() == {"n": 7})
     outcomes = [row(sql, job)["state"] for job in jobs]
     assert outcomes.count("success") >= 2
     assert outcomes.count("running") == 0
