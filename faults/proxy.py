@@ -102,9 +102,11 @@ class Proxy:
 
     async def _end(self) -> None:
         await self._cut_all()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # one that was just accepted may still come
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)  # their transports close in a later turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -113,7 +115,7 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
         try:
             there = await self._reach()
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # cancelled: by our own end
             _reset(writer)
             return
         line = _Line(self, (reader, writer), there)

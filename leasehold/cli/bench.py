@@ -78,13 +78,16 @@ def _undisturbed() -> Iterator[None]:
     normal = signal.getsignal(signal.SIGINT)
 
     def interrupted(_number: int, _frame: object) -> None:
+        # Nothing is said here: it may have come in the middle of saying something.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        say("stopping: the schema is dropped")
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupted)
     try:
         yield
+    except KeyboardInterrupt:
+        say("stopped; the schema was dropped")
+        raise
     finally:
         signal.signal(signal.SIGINT, normal)
 
