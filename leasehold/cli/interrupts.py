@@ -1,5 +1,6 @@
 """Ctrl-C in two stages: the first ends in good order, the second at once."""
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -34,7 +35,11 @@ class Interruptible:
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True
-        say(f"stopping after {self._what}; once more to stop at once")
+        words = f"stopping after {self._what}; once more to stop at once"
+        try:
+            say(words)
+        except RuntimeError:  # it came in the middle of saying something
+            os.write(2, f"{words}\n".encode())
 
     def end(self) -> None:
         """Leave with 130 if it was interrupted: what is done is done, and has been said."""

@@ -161,9 +161,9 @@ def test_strict_refuses_a_key_of_another_kind_or_payload(session, function):
     assert session.everything() == before
 
 
-def crossing_batches(db, make) -> int:
+def crossing_batches(db, make, *, rounds=12) -> int:
     """Two batches with the same keys or ids in opposite orders, again and again; gives the deadlocks."""
-    names = [[str(uuid4()) for _ in range(150)] for _ in range(12)]
+    names = [[str(uuid4()) for _ in range(150)] for _ in range(rounds)]
 
     def enqueue(producer, place):
         deadlocks = 0
@@ -190,4 +190,8 @@ def test_batches_with_the_same_ids_in_opposite_orders_never_deadlock(db, session
 
 def test_crossing_batches_catch_an_insert_without_an_order(db, session):
     session.mutate("enqueue_many_v1", "order by i.idempotency_key, i.id, ", "order by ")
-    assert crossing_batches(db, lambda name: {"kind": "k", "idempotency_key": name}) > 0
+    # Slowly enough that two certainly meet half-way.
+    session.execute("create function linger() returns trigger language plpgsql as "
+                    "$$begin perform pg_sleep(0.001); return new; end$$")  # fmt: skip
+    session.execute("create trigger linger before insert on jobs for each row execute function linger()")
+    assert crossing_batches(db, lambda name: {"kind": "k", "idempotency_key": name}, rounds=2) > 0
