@@ -90,8 +90,11 @@ class Parts:
         firing.cancel()
         self.keeper.stop()
         await _quietly(self._say_goodbye)
-        for loop in self.loops:
-            loop.cancel()
+        ending = set(self.loops)
+        while ending:  # again: a library may have swallowed it
+            for loop in ending:
+                loop.cancel()
+            _, ending = await asyncio.wait(ending, timeout=1)
         await asyncio.gather(*self.loops, return_exceptions=True)
         await self.close()
 

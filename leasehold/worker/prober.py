@@ -52,7 +52,9 @@ class Prober:
         arrival = self._listener.expect(name)
         try:
             await self._link.run(self._store.hint([name]))
-            await asyncio.wait_for(arrival, _PATIENCE)
+            # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the arrival.
+            async with asyncio.timeout(_PATIENCE):
+                await arrival
         except (LeaseholdError, TimeoutError) as error:
             logger.debug("a probe did not arrive: %s", error)
             return False
