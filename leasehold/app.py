@@ -165,9 +165,8 @@ class App:
             return run_on(connection, self._store.enqueue(intent))
         database = self.database
         [job_id] = database.new_ids(1)
-        recorded = database.run(database.store.enqueue(intent, id=job_id, notify=False))
-        database.hints.hint(*intent.hints)
-        return recorded
+        with database.hints.ride(intent.hints) as notify:
+            return database.run(database.store.enqueue(intent, id=job_id, notify=notify))
 
     async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
         """Record one intent; on your own connection, if you give one."""
@@ -175,9 +174,8 @@ class App:
             return await arun_on(connection, self._store.enqueue(intent))
         database = await self.adatabase()
         [job_id] = await database.anew_ids(1)
-        recorded = await database.arun(database.store.enqueue(intent, id=job_id, notify=False))
-        database.hints.hint(*intent.hints)
-        return recorded
+        with database.hints.ride(intent.hints) as notify:
+            return await database.arun(database.store.enqueue(intent, id=job_id, notify=notify))
 
     def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
         """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`.

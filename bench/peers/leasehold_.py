@@ -37,6 +37,7 @@ async def enqueue(_app, payload):
 
 
 async def worker():
+    gc.set_threshold(50_000, 20, 20)
     gc.freeze()
     await app.adatabase()
     ready()

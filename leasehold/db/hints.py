@@ -1,7 +1,14 @@
-"""Sends hints that there is work, off the path of whoever enqueued it: one statement for all that have gathered."""
+"""Hints that there is work: brought along by a job, or sent apart, one statement for all that have gathered.
+
+A job that brings its hint along (NOTIFY in its own transaction) costs next to nothing and wakes a worker soonest. But
+the server lets transactions with a NOTIFY commit one after the other, each until it is on disk: where many producers do
+it, they wait for each other. So only one job in some milliseconds brings one, none after it has been seen to take
+long, and the hints of the others are sent apart.
+"""
 
 import atexit
 import contextlib
+import math
 import os
 import threading
 import time
@@ -15,8 +22,35 @@ _PATIENCE = 0.5
 """Seconds that an exiting program waits for its last hints. A lost one costs time, never a job."""
 
 _REST = 0.005
-"""Seconds after a hint in which the next ones gather. The first after a pause goes at once; in a stream of single jobs
-each would cost as much as the job that it is about."""
+"""Seconds after a hint in which no job brings another one along."""
+
+_GATHER = 0.008
+"""Seconds after a hint in which those to be sent apart gather. Longer: in a stream of jobs one of the next brings it."""
+
+_SLOW = 0.005
+"""Seconds beyond twice the usual time: a job that took so long has waited for others with a hint."""
+
+_LONGEST_REST = 1.0
+"""Each such job doubles the rest, up to this many seconds; the first that was quick ends it."""
+
+
+class Ride:
+    """Around the recording of one job: as its value, whether the job brings its hint along."""
+
+    __slots__ = ("_began", "_hinter", "_names", "_passengers")
+
+    def __init__(self, hinter: "Hinter", names: tuple[str, ...]) -> None:
+        self._hinter = hinter
+        self._names = names
+        self._passengers: set[str] | None = None
+
+    def __enter__(self) -> bool:
+        self._began = time.monotonic()
+        self._passengers = self._hinter.board(self._names, self._began)
+        return self._passengers is not None
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        self._hinter.arrive(self._names, self._passengers, self._began, failed=failed is not None)
 
 
 class Hinter:
@@ -31,9 +65,46 @@ class Hinter:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closing = False
+        self._last = 0.0
+        """When the latest hint was sent, either way."""
+        self._rest = _REST
+        self._no_ride_before = 0.0
+        self._usual = 0.0
+        """Seconds that a job without a hint takes to be recorded, of late."""
+
+    def ride(self, names: tuple[str, ...]) -> Ride:
+        """Record a job inside of this; it says whether the job is to bring its hint along."""
+        return Ride(self, names)
+
+    def board(self, names: tuple[str, ...], now: float) -> set[str] | None:
+        """Whether a hint may ride now: those that wait and need not be sent apart if it arrives. None: it may not."""
+        if now < self._no_ride_before:
+            return None
+        self._no_ride_before = math.inf  # one at a time
+        passengers = self._names.intersection(names)
+        self._names -= passengers  # now: whoever has to wait from here on may come too late for this ride
+        return passengers
+
+    def arrive(self, names: tuple[str, ...], passengers: set[str] | None, began: float, *, failed: bool) -> None:
+        """The job is recorded, or it failed."""
+        now = time.monotonic()
+        if passengers is None:
+            if not failed:
+                self._usual += 0.1 * (now - began - self._usual)
+                self.hint(*names)
+            return
+        slow = failed or now - began > 2 * self._usual + _SLOW
+        self._rest = min(2 * self._rest, _LONGEST_REST) if slow else _REST
+        self._no_ride_before = now + self._rest
+        if not failed:
+            self._last = now
+        elif passengers:
+            self.hint(*passengers)
 
     def hint(self, *names: str) -> None:
         """These queues have work. Never blocks, never raises."""
+        if self._names.issuperset(names) and self._pid == os.getpid():
+            return  # they wait already, and will be sent from now on: after this job
         self._names.update(names)
         self._sent.clear()
         self._wake.set()
@@ -64,6 +135,8 @@ class Hinter:
         while not self._closing:
             self._wake.wait()
             self._wake.clear()
+            while not self._closing and (rest := self._last + _GATHER - time.monotonic()) > 0:
+                time.sleep(rest)  # the latest may move on meanwhile
             names = list(self._names)
             self._names.difference_update(names)
             if names:
@@ -71,10 +144,9 @@ class Hinter:
                     self._link.run(self._store.hint(names))
                 except LeaseholdError:
                     time.sleep(0.1)  # polling finds the jobs; do not hammer a database that is away
+                self._last = time.monotonic()
             if not self._names:
                 self._sent.set()
-            if names and not self._closing:
-                time.sleep(_REST)
         self._link.close()
 
 

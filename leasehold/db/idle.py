@@ -31,6 +31,7 @@ class Held(Generic[C]):
     connection: C
     born: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
+    _ear: "select.poll | None" = None
 
     def close(self) -> None:
         """Close it. An asynchronous one too, from any thread: nobody waits on it."""
@@ -41,15 +42,16 @@ class Held(Generic[C]):
         """False if the server said something unasked, which mostly is farewell. Costs no round trip."""
         if self.connection.closed:
             return False
-        poll = select.poll()
-        poll.register(self.connection.fileno(), select.POLLIN)
-        return not poll.poll(0)
+        if self._ear is None:
+            self._ear = select.poll()
+            self._ear.register(self.connection.fileno(), select.POLLIN)
+        return not self._ear.poll(0)
 
     @property
     def is_reusable(self) -> bool:
         """Whether the next may have it."""
-        status = self.connection.info.transaction_status
-        return status is TransactionStatus.IDLE and time.monotonic() - self.born < MAX_AGE
+        status = self.connection.pgconn.transaction_status
+        return status == TransactionStatus.IDLE and self.used - self.born < MAX_AGE
 
 
 class Idle(Generic[C]):
@@ -77,6 +79,8 @@ class Idle(Generic[C]):
         with self._guard:
             if not self._closed and held.is_reusable:
                 self._stack.append(held)
+                if held.used - self._stack[0].used <= MAX_IDLE:
+                    return  # it is the one that has waited longest
                 gone = [old for old in self._stack if held.used - old.used > MAX_IDLE]
                 self._stack = [old for old in self._stack if held.used - old.used <= MAX_IDLE]
             else:

@@ -5,8 +5,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import psycopg
@@ -31,6 +31,8 @@ _MOST_CONNECTIONS = 10
 
 _WAIT_SECONDS = 10.0
 """How long a call may wait for a connection, repetitions included, before the caller is told."""
+
+_NO_END = nullcontext()
 
 
 class _Loop:
@@ -140,12 +142,21 @@ class Database:
         while True:
             sent = False
             try:
-                async with self._aconnection(deadline) as connection:
+                loop = self._loop()
+                held = await self._atake(loop, deadline)
+                try:
                     sent = True
-                    with cut_off(connection, deadline) if self._bounded else nullcontext():
-                        answer = await execute(connection)
-                        await asettle(connection)
+                    with cut_off(held.connection, deadline) if self._bounded else _NO_END:
+                        answer = await execute(held.connection)
+                        await asettle(held.connection)
                         return answer
+                except asyncio.CancelledError:
+                    # The answer may still be on its way; nobody must read it as their own.
+                    held.close()
+                    raise
+                finally:
+                    loop.idle.put(held)
+                    loop.seats.release()
             except psycopg.Error as error:
                 unknown = unknown or (sent and not certainly_undone(error))
                 _raise_unless_repeatable(what, error, deadline, sent=unknown)
@@ -191,9 +202,8 @@ class Database:
         finally:
             self._seats.release()
 
-    @asynccontextmanager
-    async def _aconnection(self, deadline: float) -> AsyncIterator[psycopg.AsyncConnection]:
-        loop = self._loop()
+    async def _atake(self, loop: _Loop, deadline: float) -> Held[psycopg.AsyncConnection]:
+        """A connection, with a seat that is to be given back with it. No context manager: this is on every job's way."""
         if not loop.seats.locked():
             await loop.seats.acquire()  # at once
         else:
@@ -203,17 +213,10 @@ class Database:
             except TimeoutError:
                 raise self._busy("coroutines") from None
         try:
-            held = loop.idle.take() or await self._aconnect(deadline)
-            try:
-                yield held.connection
-            except asyncio.CancelledError:
-                # The answer may still be on its way; nobody must read it as their own.
-                held.close()
-                raise
-            finally:
-                loop.idle.put(held)
-        finally:
+            return loop.idle.take() or await self._aconnect(deadline)
+        except BaseException:
             loop.seats.release()
+            raise
 
     def _connect(self, deadline: float) -> Held[psycopg.Connection]:
         backoff = Backoff(first=0.05, longest=0.5)
@@ -265,6 +268,8 @@ class Database:
 
     def _loop(self) -> _Loop:
         running = asyncio.get_running_loop()
+        if (known := self._loops.get(running)) is not None and not self._closed:
+            return known
         with self._guard:
             self._refuse_if_closed()
             for dead in [loop for loop in self._loops if loop.is_closed()]:

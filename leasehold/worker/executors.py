@@ -25,10 +25,8 @@ def timed_out(task: "Task[..., Any]") -> TimedOut:
     return TimedOut(f"{task.kind} took longer than its timeout of {task.options.timeout} s")
 
 
-async def run_on_loop(task: "Task[..., Any]", arguments: Mapping[str, Any]) -> object:
+async def run_in_time(task: "Task[..., Any]", /, **arguments: Any) -> object:
     """Await the function; at its timeout it is cancelled."""
-    if task.options.timeout is None:
-        return await task.function(**arguments)
     deadline = asyncio.timeout(task.options.timeout)
     try:
         async with deadline:

@@ -16,7 +16,7 @@ from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import Cancel, Error, Failed, Lost, Outcome, Released, Snooze
 from leasehold.task import Task
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.executors import ThreadExecutor, run_on_loop
+from leasehold.worker.executors import ThreadExecutor, run_in_time
 from leasehold.worker.judge import NO_RESULT, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
 
@@ -33,6 +33,13 @@ if sys.version_info >= (3, 12):
     start = partial(asyncio.Task, eager_start=True)
 else:
     start = asyncio.Task
+
+
+_AT_ONCE = 500
+"""Jobs started in one turn of the loop, however soon they end."""
+
+_FEW = 10
+"""So few jobs start as soon as they are there."""
 
 
 class Running(JobContext):
@@ -117,14 +124,17 @@ class Runner:
         """Take claimed jobs in. Their leases count from the moment they were asked for."""
         self.keeper.hold(jobs, asked)
         self._waiting.extend(jobs)
-        # Not at once: the claimer first sends its next claim, and the database works on it while these jobs run.
-        self._loop.call_soon(self._fill_slots)
+        if len(jobs) <= _FEW:
+            self._fill_slots()
+        else:
+            # The claimer first sends its next claim, and the database works on it while these jobs run.
+            self._loop.call_soon(self._fill_slots)
 
     def _fill_slots(self) -> None:
         """Start waiting jobs. On Python 3.12 and later one may end before its start returns, and free its slot."""
         self._filling = True
         try:
-            for _ in range(self._slots):  # and no more in one turn of the loop, however soon they end
+            for _ in range(_AT_ONCE):
                 if not self._waiting or self._draining or len(self._running) >= self._slots:
                     return
                 job = self._waiting.popleft()
@@ -187,7 +197,8 @@ class Runner:
                 return await self._processes.run(task, job, running)
             arguments = task.arguments.decode(job.payload)
             if executor == "loop":
-                value = await run_on_loop(task, arguments)
+                function = task.function if task.options.timeout is None else partial(run_in_time, task)
+                value = await function(**arguments)
             else:
                 value = await self._threads.run(task, arguments, running)
             return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)

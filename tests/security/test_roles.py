@@ -98,7 +98,7 @@ HELPERS = {
     "end_schedule_claim", "errands", "exact_length", "exclusive_lock", "expire", "expire_for_parked", "expired_under",
     "failures_of", "few", "few_wait", "find_jobs", "find_many", "forgotten_jobs", "histogram_bounds", "holds_exist",
     "horizon", "id_at", "intent_problem", "intents_of", "is_moment", "job_fits", "lane_limits", "lanes_not_paused",
-    "lanes_queued", "lanes_ready", "lanes_with_room", "last_error_class", "late_schedules", "leases_of",
+    "lanes_queued", "lanes_ready", "lanes_with_room", "last_error_class", "late_schedules", "lease_of", "leases_of",
     "lock_key_limits", "lock_lane", "lock_lanes", "lock_runnable", "lost_jobs", "missing_guards", "moment_of",
     "moment_of_id", "names_in_words", "note_changed", "note_recorded", "oldest_ready", "open_walk", "orphaned_jobs",
     "overdue_jobs", "overdue_leases", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end",

@@ -1,6 +1,7 @@
 """What the calls of one schema have in common."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -38,9 +39,17 @@ def nothing(rows: Sequence[Row]) -> None:  # noqa: ARG001
 
 def uuid(rows: Sequence[Row]) -> UUID:
     """The only value, whatever the driver makes of a uuid."""
-    return UUID(str(rows[0][0]))
+    value = rows[0][0]
+    return value if type(value) is UUID else UUID(str(value))
 
 
 def texts(rows: Sequence[Row]) -> set[str]:
     """The first column, in no order."""
     return {row[0] for row in rows}
+
+
+@lru_cache
+def array_of(names: tuple[str, ...]) -> str:
+    """Names as the text of an array. Those of a worker are the same in every claim."""
+    quoted = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    return "{" + ",".join(f'"{name}"' for name in quoted) + "}"

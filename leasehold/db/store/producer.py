@@ -20,8 +20,16 @@ select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) 
   id => cast(cast(%s as text) as uuid), notify => cast(%s as boolean))
 """
 
+# What most jobs need, with fewer values to send: as plain as they are, these calls are counted in microseconds.
+_ENQUEUE_PLAIN = """
+select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) as jsonb), queue => cast(%s as text),
+  priority => cast(%s as integer), max_attempts => cast(%s as integer), id => cast(cast(%s as text) as uuid),
+  notify => cast(%s as boolean))
+"""
+
 _TEXTS = {
     "enqueue": _ENQUEUE,
+    "enqueue_plain": _ENQUEUE_PLAIN,
     # One text instead of a row for each id: most are never looked at.
     "enqueue_many": "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
     "cast(cast(%s as text) as jsonb), cast(%s as boolean)) e), ',')",
@@ -108,12 +116,10 @@ class ProducerCalls(Calls):
         notify: bool = True,
     ) -> Call[UUID]:
         """Record one intent. With an id of ours the call may be repeated until it is answered."""
-        return Call(
-            self._sql["enqueue"],
-            (*intent.columns(), id, notify),
-            uuid,
-            repeatable=id is not None,
-        )
+        if intent.is_plain:
+            args = (intent.kind, intent.payload, intent.queue, intent.priority, intent.max_attempts, id, notify)
+            return Call(self._sql["enqueue_plain"], args, uuid, repeatable=id is not None)
+        return Call(self._sql["enqueue"], (*intent.columns(), id, notify), uuid, repeatable=id is not None)
 
     def enqueue_many(
         self, intents: Sequence[Intent], ids: Sequence[str] | None = None, *, notify: bool = True

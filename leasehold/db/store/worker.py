@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from leasehold.db.call import Call
-from leasehold.db.store.calls import Calls, nothing, scalar, texts
+from leasehold.db.store.calls import Calls, array_of, nothing, scalar, texts
 
 _TEXTS = {
     "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
     " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
-    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s, %s::jsonb)",
+    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
     "heartbeat": "select h::text from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
     " %s::text[]) h",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
@@ -77,7 +77,7 @@ class WorkerCalls(Calls):
         by = str(claim_id)
         return Call(
             self._sql["claim"],
-            (worker, list(queues) if queues else None, list(kinds), count, claim_id, lanes),
+            (worker, array_of(tuple(queues)) if queues else None, array_of(tuple(kinds)), count, by, lanes),
             lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows],
             repeatable=True,
         )

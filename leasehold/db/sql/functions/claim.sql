@@ -164,6 +164,8 @@ declare
   passed boolean := false;    -- somebody else was counting under a key limit
   fruitless integer := 0;     -- rounds in which key limits admitted nothing
   key_rounds integer := 0;    -- rounds that had exclusive keys to settle
+  asked integer;
+  at_end boolean;
   taken uuid[] := '{}';
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
@@ -177,17 +179,20 @@ begin
     return taken;
   end if;
   loop
+    asked := wanted - cardinality(taken);
     if cardinality(queues) = 1 then
-      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1],
-        least(wanted - cardinality(taken), queue_rooms[1], kind_rooms[1]), at);
+      asked := least(asked, queue_rooms[1], kind_rooms[1]);
+      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1], asked, at);
     else
-      found_now := lock_lanes(queues, kinds, ranks, ids, wanted - cardinality(taken), at, queue_rooms, kind_rooms);
+      found_now := lock_lanes(queues, kinds, ranks, ids, asked, at, queue_rooms, kind_rooms);
     end if;
     exit when found_now.last_id is null;
+    at_end := cardinality(queues) = 1 and cardinality(found_now.ids) < asked;
     if found_now.exclusive then
       key_rounds := key_rounds + 1;
       if cardinality(found_now.ids) > 100 then
         found_now := before_too_many_keys(found_now.ids, found_now.last_rank, found_now.last_id);
+        at_end := false;
       end if;
     end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
@@ -198,7 +203,7 @@ begin
       fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
     end if;
     taken := taken || won;
-    exit when cardinality(taken) >= wanted;
+    exit when at_end or cardinality(taken) >= wanted;
     if fruitless >= 20 or key_rounds >= 10 then
       -- A backlog under exhausted key limits, or behind busy keys, is parked by several claims, not by one that takes for
       -- ever. And each key takes a place in the server's lock table.
@@ -251,6 +256,8 @@ as $$
 declare
   token uuid := coalesce(claim_v1.claim_id, gen_random_uuid());
   look jsonb := claim_v1.lanes;
+  found_now record;
+  lease double precision;  -- of every job, or null: each kind's is in `leases`
   leases jsonb;
   limited record;
   swept integer := 0;
@@ -275,7 +282,23 @@ begin
     swept := expire_for_parked();
   end if;
   if look is null then
-    look := (select jsonb_agg(l) from lanes_ready(queues, kinds) l);
+    select array_agg(l.queue), array_agg(l.kind) into queues, kinds from lanes_ready(queues, kinds) l;
+    if queues is null then
+      return;
+    end if;
+    if cardinality(queues) = 1 then
+      lease := lease_of(kinds[1]);
+      if not (limited.of_queues or limited.of_lanes or limited.of_keys) then
+        -- What a worker that waits finds almost always. The rest would find the same, but a first job should start soon.
+        found_now := lock_lane(queues[1], kinds[1], '-32768', '00000000-0000-0000-0000-000000000000', room, clock());
+        if found_now.exclusive is distinct from true then
+          taken := coalesce(found_now.ids, '{}');
+        end if;
+      end if;
+    end if;
+    if taken is null then
+      look := (select jsonb_agg(l) from unnest(queues, kinds) l(queue, kind));
+    end if;
   end if;
   if limited.of_queues then
     look := lanes_not_paused(look);
@@ -283,11 +306,15 @@ begin
   if limited.of_lanes or limited.of_keys then
     select a.lanes, a.room into look, room from admit_lanes(look, room, swept = 0, limited.of_keys, null) a;
   end if;
-  taken := lock_runnable(look, room, clock(), limited.of_keys);
+  if taken is null then
+    taken := lock_runnable(look, room, clock(), limited.of_keys);
+  end if;
   if cardinality(taken) = 0 then
     return;
   end if;
-  leases := leases_of(array(select l ->> 'kind' from jsonb_array_elements(look) l));
+  if lease is null then
+    leases := leases_of(array(select distinct l ->> 'kind' from jsonb_array_elements(look) l));
+  end if;
   -- The clock is read only now: a lease must not be short by the time that the locks took.
   at := clock();
   if claim_v1.claim_id is not null then
@@ -297,12 +324,12 @@ begin
     with claimed as (
       update jobs j
       set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
-          lease_owner = worker, lease_expires_at = at + (leases ->> j.kind)::double precision * interval '1 second',
+          lease_owner = worker, lease_expires_at = at + coalesce(lease, (leases ->> j.kind)::double precision) * interval '1 second',
           is_current = j.exclusive_key is not null, progress = null, progress_note = null
       where j.id = any(taken) and j.state is not distinct from 'queued'
       returning j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority, j.run_at)
     select c.id, c.kind, c.queue, c.payload, c.attempt, c.retry_count, c.max_attempts, c.priority,
-      (leases ->> c.kind)::double precision, c.run_at, at
+      coalesce(lease, (leases ->> c.kind)::double precision), c.run_at, at
     from claimed c order by -c.priority, c.id;
 end $$;
 

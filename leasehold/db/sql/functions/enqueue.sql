@@ -16,7 +16,8 @@ declare
   problem text := intent_problem(record_intent.kind, record_intent.queue, record_intent.priority,
     record_intent.max_attempts, record_intent.payload, record_intent.idempotency_key, record_intent.exclusive_key,
     record_intent.tags);
-  job jobs;
+  made uuid;
+  job record;
 begin
   if problem is not null then
     perform refuse('LH003', 'invalid_argument', problem, 'nothing was recorded');
@@ -33,17 +34,17 @@ begin
       record_intent.queue, record_intent.kind, record_intent.payload, record_intent.idempotency_key,
       record_intent.exclusive_key, record_intent.tags, due, at, begin_as, record_intent.accepted)
     on conflict do nothing
-    returning * into job;
+    returning id into made;
     if found then
       if record_intent.notify and record_intent.accepted then
         perform announce(array[case begin_as when 'queued' then record_intent.queue else '@due' end]);
       end if;
-      return job.id;
+      return made;
     end if;
     if record_intent.idempotency_key is null then
-      select * into job from jobs j where j.id = record_intent.id;
+      select j.id, j.kind, j.payload into job from jobs j where j.id = record_intent.id;
     else
-      select * into job from jobs j where j.idempotency_key = record_intent.idempotency_key;
+      select j.id, j.kind, j.payload into job from jobs j where j.idempotency_key = record_intent.idempotency_key;
     end if;
     if found then
       exit;

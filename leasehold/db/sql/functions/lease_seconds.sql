@@ -1,8 +1,12 @@
 -- How long a lease of a kind lasts. The only source of lease durations, for jobs and for schedules.
 
+-- For our own functions: a single expression, so that it is inlined.
+create or replace function lease_of(kind text) returns double precision language sql stable
+return coalesce((select k.lease_seconds from kinds k where k.kind = lease_of.kind), 15);
+
 create or replace function lease_seconds_v1(kind text) returns double precision language sql stable
 security definer set search_path from current
-as $$ select coalesce((select k.lease_seconds from kinds k where k.kind = lease_seconds_v1.kind), 15) $$;
+as $$ select lease_of(kind) $$;
 
 create or replace function lease_seconds(kind text) returns double precision language sql stable
 security definer set search_path from current
@@ -10,7 +14,7 @@ as $$ select lease_seconds_v1(kind) $$;
 
 -- The leases of many kinds at once, as {kind: seconds}: one look-up a kind, not one a job.
 create or replace function leases_of(kinds text[]) returns jsonb language sql stable
-as $$ select jsonb_object_agg(k, lease_seconds_v1(k)) from (select distinct unnest(kinds) as k) t $$;
+as $$ select jsonb_object_agg(k, lease_of(k)) from unnest(kinds) k $$;
 
 -- A worker, or anybody who may operate, declares what its tasks need. The last word wins.
 -- Error: LH003 invalid_argument.
