@@ -189,8 +189,9 @@ class App:
         chunks = Chunks(intents)
         database = self.database
         database.new_ids(0)
-        ids = database.run_series(_recorded(database, chunks))
-        database.hints.hint(*_hints_of(chunks.given))
+        with (ride := database.hints.ride(alone=False)) as notify:
+            ids = database.run_series(_recorded(database, chunks, notify=notify))
+            ride.names = () if notify else _hints_of(chunks.given)
         return self._handles(chunks.given, chain.from_iterable(ids))
 
     async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
@@ -202,8 +203,9 @@ class App:
         chunks = Chunks(intents)
         database = await self.adatabase()
         await database.anew_ids(0)
-        ids = await database.arun_series(_recorded(database, chunks))
-        database.hints.hint(*_hints_of(chunks.given))
+        with (ride := database.hints.ride(alone=False)) as notify:
+            ids = await database.arun_series(_recorded(database, chunks, notify=notify))
+            ride.names = () if notify else _hints_of(chunks.given)
         return self._handles(chunks.given, chain.from_iterable(ids))
 
     def job(self, job_id: UUID | str) -> Job[Any]:
@@ -262,12 +264,12 @@ class App:
         return [Job(self, job_id, intent.kind) for intent, job_id in zip(intents, ids, strict=True)]
 
 
-def _recorded(database: Database, chunks: Chunks) -> Series[list[str]]:
+def _recorded(database: Database, chunks: Chunks, *, notify: bool) -> Series[list[str]]:
     """The calls that record all chunks, as one transaction."""
 
     def calls() -> Iterator[Call[list[str]]]:
         for chunk in chunks:
-            yield database.store.enqueue_many(chunk, database.ids.make(len(chunk)), notify=False)
+            yield database.store.enqueue_many(chunk, database.ids.make(len(chunk)), notify=notify)
 
     return Series(calls(), ended=lambda: chunks.ended)
 

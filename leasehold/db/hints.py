@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Collection
 
 from leasehold.db.link import ThreadLink
 from leasehold.db.store import Store
@@ -35,22 +36,29 @@ _LONGEST_REST = 1.0
 
 
 class Ride:
-    """Around the recording of one job: as its value, whether the job brings its hint along."""
+    """Around the recording of jobs: as its value, whether they bring their hint along."""
 
-    __slots__ = ("_began", "_hinter", "_names", "_passengers")
+    __slots__ = ("_began", "_hinter", "_passengers", "alone", "names")
 
-    def __init__(self, hinter: "Hinter", names: tuple[str, ...]) -> None:
+    def __init__(self, hinter: "Hinter", names: Collection[str], *, alone: bool) -> None:
         self._hinter = hinter
-        self._names = names
         self._passengers: set[str] | None = None
+        self.alone = alone
+        """One job, which takes about as long as any other."""
+        self.names = names
+        """What is to be sent apart if they do not bring it along; of many jobs it may become known only inside."""
 
     def __enter__(self) -> bool:
         self._began = time.monotonic()
-        self._passengers = self._hinter.board(self._names, self._began)
+        self._passengers = self._hinter.board(self.names, self._began)
         return self._passengers is not None
 
     def __exit__(self, failed: object, *_: object) -> None:
-        self._hinter.arrive(self._names, self._passengers, self._began, failed=failed is not None)
+        took = time.monotonic() - self._began if self.alone else None
+        if self._passengers is not None:
+            self._hinter.arrived(self._passengers, took, failed=failed is not None)
+        elif not failed:
+            self._hinter.passed(self.names, took)
 
 
 class Hinter:
@@ -72,11 +80,11 @@ class Hinter:
         self._usual = 0.0
         """Seconds that a job without a hint takes to be recorded, of late."""
 
-    def ride(self, names: tuple[str, ...]) -> Ride:
-        """Record a job inside of this; it says whether the job is to bring its hint along."""
-        return Ride(self, names)
+    def ride(self, names: Collection[str] = (), *, alone: bool = True) -> Ride:
+        """Record jobs inside of this; it says whether they are to bring their hint along."""
+        return Ride(self, names, alone=alone)
 
-    def board(self, names: tuple[str, ...], now: float) -> set[str] | None:
+    def board(self, names: Collection[str], now: float) -> set[str] | None:
         """Whether a hint may ride now: those that wait and need not be sent apart if it arrives. None: it may not."""
         if now < self._no_ride_before:
             return None
@@ -85,21 +93,22 @@ class Hinter:
         self._names -= passengers  # now: whoever has to wait from here on may come too late for this ride
         return passengers
 
-    def arrive(self, names: tuple[str, ...], passengers: set[str] | None, began: float, *, failed: bool) -> None:
-        """The job is recorded, or it failed."""
-        now = time.monotonic()
-        if passengers is None:
-            if not failed:
-                self._usual += 0.1 * (now - began - self._usual)
-                self.hint(*names)
-            return
-        slow = failed or now - began > 2 * self._usual + _SLOW
+    def arrived(self, passengers: set[str], took: float | None, *, failed: bool) -> None:
+        """A ride has ended."""
+        slow = failed or (took is not None and took > 2 * self._usual + _SLOW)
         self._rest = min(2 * self._rest, _LONGEST_REST) if slow else _REST
+        now = time.monotonic()
         self._no_ride_before = now + self._rest
         if not failed:
             self._last = now
         elif passengers:
             self.hint(*passengers)
+
+    def passed(self, names: Collection[str], took: float | None) -> None:
+        """Jobs were recorded without a hint."""
+        if took is not None:
+            self._usual += 0.1 * (took - self._usual)
+        self.hint(*names)
 
     def hint(self, *names: str) -> None:
         """These queues have work. Never blocks, never raises."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LARGEST_CLAIM = 500
+"""Where there is a backlog. The jobs of a claim start when all of them have been claimed."""
+
+_FIRST_CLAIM = 100
+"""Where there is none: so that those who come early need not wait for those who come late."""
 
 _POLL_WITHOUT_HINTS = 1.0
 """Seconds between looks while LISTEN does not work, behind a pooler for example."""
@@ -38,6 +42,7 @@ class Claimer:
         self._kinds = sorted(worker.app.tasks)
         self._queues = QueuePicker(worker.options.queues)
         self._cursor = Cursor()
+        self._most = _FIRST_CLAIM
         self._work = asyncio.Event()
         self._stopping = False
         self._idle = asyncio.Event()
@@ -55,10 +60,11 @@ class Claimer:
         while True:
             await self._runner.wait_for_room()
             self._work.clear()  # before the claim: a hint that comes during it must not be lost
-            wanted = min(self._runner.room, _LARGEST_CLAIM)
+            wanted = min(self._runner.room, self._most)
             queues = self._queues.next()
             lanes = self._cursor.lanes(queues, time.monotonic())
             taken = await self._claim(queues, wanted, lanes)
+            self._most = min(2 * self._most, _LARGEST_CLAIM) if taken == wanted else _FIRST_CLAIM
             # A claim that went on from where the last one ended says nothing about what is before: look again.
             end_reached = lanes is None and taken < wanted
             if not self._queues.took(queues, taken, end_reached=end_reached):

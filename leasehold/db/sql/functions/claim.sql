@@ -270,35 +270,40 @@ begin
     perform refuse('LH003', 'invalid_argument', format('count %s', claim_v1.count), 'ask for 1 to 10000 jobs');
   end if;
   limited := holds_exist();
+  if look is null and not limited.of_keys then
+    select array_agg(l.queue), array_agg(l.kind) into queues, kinds from lanes_ready(queues, kinds) l;
+    -- Nothing there, and this is no repetition: nothing is written, and nobody waits for the disk. A first try that is
+    -- still under way has not changed what we see; one that has ended is seen by the second statement if not by the first.
+    if queues is null and not exists (select from workers w where w.id = worker and w.claim_id = token) then
+      return;
+    end if;
+  end if;
   if claim_v1.claim_id is not null and begin_claim(worker, token) then
     return query
       select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
-        lease_seconds_v1(j.kind), j.run_at, j.claimed_at
+        lease_of(j.kind), j.run_at, j.claimed_at
       from jobs j where j.state = 'running' and j.lease_owner = worker and j.claim_id = token
       order by -j.priority, j.id;
     return;
   end if;
   if limited.of_keys then
-    swept := expire_for_parked();
-  end if;
-  if look is null then
-    select array_agg(l.queue), array_agg(l.kind) into queues, kinds from lanes_ready(queues, kinds) l;
-    if queues is null then
-      return;
+    swept := expire_for_parked();  -- first: it may put jobs back
+    if look is null then
+      select array_agg(l.queue), array_agg(l.kind) into queues, kinds from lanes_ready(queues, kinds) l;
     end if;
-    if cardinality(queues) = 1 then
-      lease := lease_of(kinds[1]);
-      if not (limited.of_queues or limited.of_lanes or limited.of_keys) then
-        -- What a worker that waits finds almost always. The rest would find the same, but a first job should start soon.
-        found_now := lock_lane(queues[1], kinds[1], '-32768', '00000000-0000-0000-0000-000000000000', room, clock());
-        if found_now.exclusive is distinct from true then
-          taken := coalesce(found_now.ids, '{}');
-        end if;
+  end if;
+  if look is null and cardinality(queues) = 1 then
+    lease := lease_of(kinds[1]);
+    if not (limited.of_queues or limited.of_lanes or limited.of_keys) then
+      -- What a worker that waits finds almost always. The rest would find the same, but a first job should start soon.
+      found_now := lock_lane(queues[1], kinds[1], '-32768', '00000000-0000-0000-0000-000000000000', room, clock());
+      if found_now.exclusive is distinct from true then
+        taken := coalesce(found_now.ids, '{}');
       end if;
     end if;
-    if taken is null then
-      look := (select jsonb_agg(l) from unnest(queues, kinds) l(queue, kind));
-    end if;
+  end if;
+  if look is null and taken is null then
+    look := (select jsonb_agg(l) from unnest(queues, kinds) l(queue, kind));
   end if;
   if limited.of_queues then
     look := lanes_not_paused(look);
@@ -324,7 +329,8 @@ begin
     with claimed as (
       update jobs j
       set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
-          lease_owner = worker, lease_expires_at = at + coalesce(lease, (leases ->> j.kind)::double precision) * interval '1 second',
+          lease_owner = worker,
+          lease_expires_at = at + coalesce(lease, (leases ->> j.kind)::double precision) * interval '1 second',
           is_current = j.exclusive_key is not null, progress = null, progress_note = null
       where j.id = any(taken) and j.state is not distinct from 'queued'
       returning j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority, j.run_at)
