@@ -33,16 +33,17 @@ class Arguments:
             p.name: declared[p.name] if p.default is p.empty else NotRequired[declared[p.name]] for p in parameters
         }
         try:
-            self._codec = Codec(_payload_type(function, shape), max_bytes=max_bytes)
+            plain = all(map(_is_scalar, declared.values()))
+            self._codec = Codec(_payload_type(function, shape), max_bytes=max_bytes, plain=plain)
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             _refuse_annotation(kind, declared, error)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
         """The payload of a call as JSON text, or InvalidArguments with every problem of the call."""
-        values = dict(zip(self._positional, args, strict=False))
-        problems = list(self._binding_problems(args, kwargs)) if args else []
-        values.update(kwargs)
-        text = ""
+        values, problems, text = kwargs, [], ""
+        if args:
+            problems += self._binding_problems(args, kwargs)
+            values = dict(zip(self._positional, args, strict=False)) | dict(kwargs)
         try:
             text = self._codec.encode(values)
         except Unfit as unfit:
@@ -189,6 +190,17 @@ def _without_signals(hint: Any) -> Any:
     members = typing.get_args(hint) if _is_union(hint) else (hint,)
     kept = tuple(m for m in members if not (isinstance(m, type) and issubclass(m, Signal)))
     return typing.Union[kept] if kept else None  # noqa: UP007 - built at run time
+
+
+def _is_scalar(hint: Any) -> bool:
+    """Whether the hint is a scalar type as Python has it, or one of them or None."""
+    if _is_union(hint):
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        return len(members) == 1 and members[0] in _SCALARS
+    return hint in _SCALARS
+
+
+_SCALARS = (str, int, float, bool)
 
 
 def _is_union(hint: Any) -> bool:

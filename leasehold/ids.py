@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 _PER_MS = 4096
 _NS_PER_MS = 1_000_000
+_FRACTIONS = [f"{n:03x}" for n in range(_PER_MS)]
 _VARIANT = {f"{n:x}": "89ab"[n % 4] for n in range(16)}
 
 
@@ -47,9 +48,18 @@ class IdMaker:
             first = max(now, self._last + 1)
             self._last = first + count - 1
         chance = secrets.token_bytes(8 * count).hex()
-        ids = []
-        for n in range(count):
-            milliseconds, fraction = divmod(first + n, _PER_MS)
-            time_part, rest = f"{milliseconds:012x}", chance[16 * n : 16 * n + 16]
-            ids.append(f"{time_part[:8]}-{time_part[8:]}-7{fraction:03x}-{_VARIANT[rest[0]]}{rest[1:4]}-{rest[4:]}")
+        ids: list[str] = []
+        end = first + count
+        while first < end:
+            # All of one millisecond: they begin alike, and what differs is at hand.
+            milliseconds, fraction = divmod(first, _PER_MS)
+            some = min(end - first, _PER_MS - fraction)
+            beginning = f"{milliseconds:012x}"
+            beginning = f"{beginning[:8]}-{beginning[8:]}-7"
+            places = range(16 * len(ids), 16 * (len(ids) + some), 16)
+            ids += [
+                f"{beginning}{part}-{_VARIANT[chance[n]]}{chance[n + 1 : n + 4]}-{chance[n + 4 : n + 16]}"
+                for n, part in zip(places, _FRACTIONS[fraction : fraction + some], strict=True)
+            ]
+            first += some
         return ids

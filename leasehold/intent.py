@@ -145,6 +145,8 @@ class Chunks:
     """
 
     SIZE = 250
+    LARGEST = 4000
+    """They double: each piece takes a place in the server's lock table, which has some thousand."""
 
     def __init__(self, intents: Iterable[Intent]) -> None:
         self._intents = iter(intents)
@@ -168,6 +170,7 @@ class Chunks:
                 self.given += chunk
                 yield chunk
                 chunk = []
+                size = min(2 * size, self.LARGEST)
         self.ended = True
         self.given += chunk
         if chunk:

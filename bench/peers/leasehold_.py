@@ -29,7 +29,7 @@ async def client():
 
 async def bulk(_app, payloads):
     for some in batches(payloads):
-        await app.aenqueue_many([noop.intent(**one) for one in some])
+        await app.aenqueue_many(noop.intent(**one) for one in some)
 
 
 async def enqueue(_app, payload):
