@@ -61,7 +61,7 @@ class Contestant:
 
 
 _LEFT = "select count(*) from leasehold.jobs where state <> 'success'"
-LEASEHOLD = Contestant(name="leasehold", script="leasehold_.py", unfinished=_LEFT, slots=500, prefetch=500)
+LEASEHOLD = Contestant(name="leasehold", script="leasehold_.py", unfinished=_LEFT, slots=500, prefetch=1500)
 SLOTS_ONLY = replace(LEASEHOLD, name="leasehold, 100 slots", slots=100, prefetch=0)
 RAW = Contestant(name="raw rows", script="raw_.py", unfinished=_LEFT)
 

@@ -57,7 +57,7 @@ def _rates(found: Found, name: str, processes: int) -> list[float]:
 
 def _one_process(found: Found, limits: dict[int, list[float]], missing: dict[str, str]) -> list[Line]:
     what, ours = "drain, one worker process", _rates(found, "leasehold", 1)
-    lines = [seen(ours, "/s", what=what, note="500 slots, 500 prefetched")]
+    lines = [seen(ours, "/s", what=what, note="500 slots, 1,500 prefetched")]
     lines.append(
         at_least(0.6, ratios(ours, limits[1]), "%", what=what, against="the limit, one client")
         if limits[1]

@@ -1,11 +1,10 @@
 """Leasehold itself, driven as its peers are."""
 
-import gc
 from contextlib import asynccontextmanager
 
 from adapter import DSN, MODE, PREFETCH, SLOTS, batches, hit, main, ready
 
-from leasehold import App
+from leasehold import App, collector
 from leasehold.db.migrate import migrate
 from leasehold.worker import Worker, WorkerOptions
 
@@ -37,8 +36,7 @@ async def enqueue(_app, payload):
 
 
 async def worker():
-    gc.set_threshold(50_000, 20, 20)
-    gc.freeze()
+    collector.settle()  # as `leasehold worker` does
     await app.adatabase()
     ready()
     queues = [MODE] if MODE else None

@@ -1,7 +1,6 @@
 """One server process: uvicorn with the API."""
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from typing import Any
 import uvicorn
 
 import leasehold
+from leasehold import collector
 from leasehold.app import App
 from leasehold.http.connection import patient
 from leasehold.http.settings import ApiSettings, Tokens
@@ -71,10 +71,7 @@ class ServerProcess:
 
     async def run(self) -> None:
         """Serve until told to stop."""
-        # What was imported stays for ever: the collector need not look at it again with every few requests.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        collector.settle()
         beating = asyncio.create_task(self._beat())
         try:
             await self._server.serve(sockets=[self._listener])

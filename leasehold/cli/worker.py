@@ -1,7 +1,6 @@
 """`leasehold worker`: run jobs."""
 
 import asyncio
-import gc
 import logging
 import os
 import random
@@ -13,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from leasehold import collector
 from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
@@ -122,8 +122,7 @@ async def serve(
     if memory_limit is not None:
         check_memory_limit(memory_limit)
     worker = Worker(app, options)
-    gc.set_threshold(20_000, 20, 20)  # a busy worker makes and drops thousands of objects a millisecond
-    gc.freeze()  # what was imported lives for ever: the collector need not walk it once more for every few hundred jobs
+    collector.settle()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, worker, options.grace if tether is None else None)
