@@ -140,7 +140,9 @@ class Runner:
                 job = self._waiting.popleft()
                 running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
                 self._empty.clear()
-                running.handle = start(self._run(running), loop=self._loop)
+                handle = start(self._run(running), loop=self._loop)
+                if not handle.done():
+                    running.handle = handle
             self._loop.call_soon(self._fill_slots)
         finally:
             self._filling = False
@@ -178,6 +180,7 @@ class Runner:
     def _end(self, running: Running, outcome: Outcome) -> None:
         """The slot is free."""
         del self._running[running.job]
+        running.handle = None  # it has a context that has us: a circle, which only the collector would find
         self._finisher.report(running.job, outcome, running.take_lines())
         self.worker.job_ended()
         if self._waiting and not self._filling:
