@@ -22,16 +22,18 @@ _WORKER_ROUNDS = 2
 
 
 def _busy_key(connection: psycopg.Connection, rows: int) -> None:
-    """One job of the key runs; the first claim that meets the others puts them aside, once."""
+    """One job of the key runs; the first claims that meet the others put them aside, some thousand each."""
     connection.execute("insert into jobs (kind, state, exclusive_key) values ('noop', 'queued', 'busy')")
     connection.execute("select * from claim_v1('holder', null, array['noop'], 1)")
     connection.execute(
         "update jobs set lease_expires_at = clock_timestamp() + interval '1 hour' where state = 'running'"
     )
     fill.fill(connection, fill.KEYED, rows)
-    began = time.perf_counter()
-    connection.execute("select * from claim_v1('first', null, array['noop'], 100)")
-    say(f"  the first claim put {rows:,} jobs aside in {time.perf_counter() - began:.1f} s")
+    began, claims = time.perf_counter(), 0
+    while connection.execute("select from jobs where state = 'queued' and not parked limit 1").fetchone() is not None:
+        connection.execute("select * from claim_v1('first', null, array['noop'], 100)")
+        claims += 1
+    say(f"  {claims} claims put {rows:,} jobs aside in {time.perf_counter() - began:.1f} s")
     connection.execute("vacuum analyze jobs")
 
 

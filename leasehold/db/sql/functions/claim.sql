@@ -161,6 +161,7 @@ declare
   found_now record;
   won uuid[];
   under_keys record;
+  rooms jsonb := '{}';        -- what is left of the key limits that we have locked
   passed boolean := false;    -- somebody else was counting under a key limit
   fruitless integer := 0;     -- rounds in which key limits admitted nothing
   key_rounds integer := 0;    -- rounds that had exclusive keys to settle
@@ -197,8 +198,9 @@ begin
     end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
     if keys_limited and found_now.exclusive then
-      under_keys := admit_keys(found_now.ids, won, taken);
+      under_keys := admit_keys(found_now.ids, won, taken, rooms);
       won := under_keys.admitted;
+      rooms := under_keys.rooms;
       passed := passed or under_keys.passed;
       fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
     end if;

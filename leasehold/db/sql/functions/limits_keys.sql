@@ -4,44 +4,74 @@
 -- that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
 
 -- Of the locked `candidates`, of which `won` have their keys, those that the key limits admit; the others are parked.
--- `taken` are what the same claim took before. Jobs are locked by now, so a limit that admit_lanes has not locked is
--- taken if it is free; if not, its jobs stay where they are (`passed`).
+-- `taken` are what the same claim took before, and `rooms` what was left then of the limits that it has locked: nobody
+-- else can have taken of it since. Jobs are locked by now, so a limit that admit_lanes has not locked is taken if it is
+-- free; if not, its jobs stay where they are (`passed`).
 create or replace function admit_keys(
-  candidates uuid[], won uuid[], taken uuid[], out admitted uuid[], out touched boolean, out passed boolean
+  candidates uuid[], won uuid[], taken uuid[], inout rooms jsonb, out admitted uuid[], out touched boolean, out passed boolean
 ) language plpgsql
 as $$
 declare
-  names text[];               -- the limits in question
-  held text[];                -- those that are ours until we commit
-  rooms jsonb;
+  demands jsonb;              -- the limits in question, and how many of `won` come under each
+  unknown text[];             -- those of them that were not counted yet
+begin
+  admitted := won;
+  passed := false;
+  select jsonb_object_agg(t.name, t.jobs) into demands
+  from (
+    select l.name, count(*) filter (where j.id = any(won)) as jobs
+    from jobs j join limits l on l.scope = 'key' and starts_with(j.exclusive_key, l.name)
+    where j.id = any(candidates) and j.exclusive_key is not null group by l.name) t;
+  touched := demands is not null;
+  if not touched then
+    return;
+  end if;
+  unknown := array(select n from jsonb_object_keys(demands) n where not rooms ? n);
+  if cardinality(unknown) > 0 then
+    unknown := array(
+      select l.name from limits l where l.scope = 'key' and l.name = any(unknown)
+      order by l.name for no key update skip locked);
+    rooms := rooms || coalesce((
+      select jsonb_object_agg(l.name, room_under(l) - (
+        select count(*) from jobs t where t.id = any(taken) and starts_with(t.exclusive_key, l.name)))
+      from limits l where l.scope = 'key' and l.name = any(unknown)), '{}');
+  end if;
+  if (select bool_and(rooms ? d.key and (rooms ->> d.key)::integer >= d.value::integer) from jsonb_each_text(demands) d) then
+    -- Room for all of them, as nearly always.
+    rooms := rooms || (
+      select jsonb_object_agg(d.key, (rooms ->> d.key)::integer - d.value::integer) from jsonb_each_text(demands) d);
+  else
+    select a.admitted, a.passed, a.rooms into admitted, passed, rooms from admit_each(won, taken, rooms) a;
+  end if;
+  if cardinality(won) < cardinality(candidates) then
+    -- Where a job that was put back has lost its key to a sibling meanwhile, the next one takes its place.
+    perform unpark_under(l.name, lost.jobs::integer)
+    from limits l
+    cross join lateral (
+      select least(count(*), (rooms ->> l.name)::integer) as jobs from jobs j
+      where j.id = any(candidates) and j.id <> all(won) and starts_with(j.exclusive_key, l.name)) lost
+    where l.scope = 'key' and rooms ? l.name and lost.jobs > 0;
+  end if;
+end $$;
+
+-- The same job by job, in claim order, where there is not room for all. Parks whom a limit refuses.
+create or replace function admit_each(won uuid[], taken uuid[], inout rooms jsonb, out admitted uuid[], out passed boolean)
+language plpgsql
+as $$
+declare
   job record;
   full_name text;
   refused_ids uuid[] := '{}';
   refused_under text[] := '{}';
 begin
-  admitted := won;
   passed := false;
-  names := array(
-    select distinct l.name from jobs j join limits l on l.scope = 'key' and starts_with(j.exclusive_key, l.name)
-    where j.id = any(candidates) and j.exclusive_key is not null);
-  touched := cardinality(names) > 0;
-  if not touched then
-    return;
-  end if;
-  held := array(
-    select l.name from limits l where l.scope = 'key' and l.name = any(names)
-    order by l.name for no key update skip locked);
-  select coalesce(jsonb_object_agg(l.name, room_under(l) - (
-    select count(*) from jobs t where t.id = any(taken) and starts_with(t.exclusive_key, l.name))), '{}') into rooms
-  from limits l where l.scope = 'key' and l.name = any(held);
-
   admitted := array(select j.id from jobs j where j.id = any(won) and j.exclusive_key is null);
   for job in
     select j.id, array(
       select l.name from limits l where l.scope = 'key' and starts_with(j.exclusive_key, l.name) order by l.name) as names
     from jobs j where j.id = any(won) and j.exclusive_key is not null order by -j.priority, j.id
   loop
-    if not job.names <@ held then
+    if not rooms ?& job.names then
       passed := true;
       continue;
     end if;
@@ -54,19 +84,11 @@ begin
       refused_under := refused_under || full_name;
     end if;
   end loop;
-
   for full_name in select distinct unnest(refused_under) loop
     perform park_under(l, array(select t.id from unnest(refused_ids, refused_under) t(id, name) where t.name = full_name),
       taken || admitted)
     from limits l where l.scope = 'key' and l.name = full_name;
   end loop;
-  -- Where a job that was put back has lost its key to a sibling meanwhile, the next one takes its place.
-  perform unpark_under(l.name, lost.jobs::integer)
-  from limits l
-  cross join lateral (
-    select least(count(*), (rooms ->> l.name)::integer) as jobs from jobs j
-    where j.id = any(candidates) and j.id <> all(won) and starts_with(j.exclusive_key, l.name)) lost
-  where l.scope = 'key' and l.name = any(held) and lost.jobs > 0;
 end $$;
 
 -- Park jobs that an exhausted limit refuses, and with them the best runnable job of up to 1000 other keys of the
