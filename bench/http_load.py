@@ -66,7 +66,7 @@ class Load:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._head = b"POST /jobs HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        self._head = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         if options.token:
             self._head += b"Authorization: Bearer " + options.token.encode() + b"\r\n"
         self._run = os.urandom(8).hex().encode()

@@ -19,8 +19,9 @@ SETTINGS = {"fsync": True, "synchronous_commit": True, "min_wal_size": "1GB"}
 """`min_wal_size` only keeps files: a server that is not brand-new has them, see `age`."""
 PRELOADED = {"shared_preload_libraries": "pg_stat_statements"}
 SHOWN = (
-    "server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "min_wal_size",
-    "checkpoint_timeout", "wal_compression", "autovacuum", "max_connections", "shared_preload_libraries",
+    "server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size",
+    "min_wal_size", "checkpoint_timeout", "wal_compression", "autovacuum", "max_connections",
+    "shared_preload_libraries",
 )  # fmt: skip
 
 

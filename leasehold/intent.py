@@ -93,9 +93,7 @@ class Intent:
     @property
     def is_plain(self) -> bool:
         """Whether it is to run at once and has neither keys nor tags."""
-        return (
-            self.run_after is None and self.idempotency_key is None and self.exclusive_key is None and not self.tags
-        )
+        return self.run_after is None and self.idempotency_key is None and self.exclusive_key is None and not self.tags
 
     def columns(self) -> tuple[object, ...]:
         """The arguments of the SQL function `enqueue`, in its order, as plain values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import socket
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from leasehold.arguments import Arguments, Result
+from leasehold.arguments import Arguments, Result, _is_scalar
 from leasehold.errors import ConfigError, InvalidArguments, InvalidJob
 from leasehold.outcome import Cancel, Retry, Snooze
 
@@ -240,3 +241,41 @@ def test_signals_in_the_return_annotation_are_no_part_of_the_result() -> None:
     assert Result(never, kind="K").encode(None) is None
     with pytest.raises(InvalidJob):
         Result(maybe, kind="K").encode("x")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "ü€\U0001f600", 'quote " and \\', "null", "a\nb", 0, -1, 2**70, 1.5, 0.1, 1e15, 1e-9, True, False, None],
+)
+def test_scalars_are_written_as_by_the_long_way(value: Any) -> None:
+    """What is known to be plain is neither asked for warnings nor read back: it must not differ."""
+
+    def plain(
+        text: str = "", whole: int = 0, number: float = 0, yes: bool = False, maybe: str | None = None
+    ) -> None: ...
+
+    short = Arguments(plain, kind="k")
+    assert short._codec._plain
+    name = {str: "text", int: "whole", float: "number", bool: "yes", type(None): "maybe"}[type(value)]
+    written = short.encode((), {name: value})
+    short._codec._plain = False
+    assert short.encode((), {name: value}) == written
+    assert short.decode(written) == {name: value}
+
+
+@pytest.mark.parametrize(
+    "bad", [{"number": float("nan")}, {"text": "a\0b"}, {"text": "\ud800"}, {"whole": 10**1001}, {"x": 1}]
+)
+def test_scalars_that_cannot_be_stored_are_refused_all_the_same(bad: dict[str, Any]) -> None:
+    def plain(text: str = "", whole: int = 0, number: float = 0) -> None: ...
+
+    with pytest.raises(InvalidArguments):
+        Arguments(plain, kind="k").encode((), bad)
+
+
+def test_what_only_looks_plain_takes_the_long_way() -> None:
+    def function(a: Annotated[int, Field(gt=3)], b: list[int], c: int | str, d: Decimal, e: Any) -> None: ...
+
+    for name in "abcde":
+        hint = typing.get_type_hints(function, include_extras=True)[name]
+        assert not _is_scalar(hint), name

@@ -26,7 +26,7 @@ _REST = 0.005
 """Seconds after a hint in which no job brings another one along."""
 
 _GATHER = 0.008
-"""Seconds after a hint in which those to be sent apart gather. Longer: in a stream of jobs one of the next brings it."""
+"""Seconds after a hint in which those to be sent apart gather. Longer: in a stream of jobs the next ones bring it."""
 
 _SLOW = 0.005
 """Seconds beyond twice the usual time: a job that took so long has waited for others with a hint."""

@@ -203,7 +203,7 @@ class Database:
             self._seats.release()
 
     async def _atake(self, loop: _Loop, deadline: float) -> Held[psycopg.AsyncConnection]:
-        """A connection, with a seat that is to be given back with it. No context manager: this is on every job's way."""
+        """A connection, and a seat that is to be given back with it. No context manager: every job comes this way."""
         if not loop.seats.locked():
             await loop.seats.acquire()  # at once
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_CLAIM = 500
+_LARGEST_CLAIM = 1000
 """Where there is a backlog. The jobs of a claim start when all of them have been claimed."""
 
 _FIRST_CLAIM = 100

@@ -222,3 +222,20 @@ def test_an_idle_claim_leaves_no_trace_to_be_repeated(session):
     assert session.rows("claim", worker="w", claim_id=claim_id) == []
     job_id = session.one("enqueue", kind="k")
     assert session.column("claim", worker="w", claim_id=claim_id) == [job_id]
+
+
+def test_a_claim_that_finds_nothing_writes_nothing(session) -> None:
+    """Else an idle worker's looks would each wait for the disk, and the next job behind them."""
+    session.one("start_worker", worker="w")
+    with session.transaction():
+        assert session.rows("claim", worker="w", count=10, claim_id=uuid4()) == []
+        assert session.value("select pg_current_xact_id_if_assigned()") is None
+
+
+def test_a_repeated_claim_is_answered_although_nothing_else_is_there(session) -> None:
+    token = uuid4()
+    session.one("enqueue", kind="k")
+    first = session.rows("claim", worker="w", count=10, claim_id=token)
+    assert len(first) == 1
+    assert session.rows("claim", worker="w", count=10, claim_id=token) == first
+    assert session.rows("claim", worker="w", count=10, claim_id=uuid4()) == []

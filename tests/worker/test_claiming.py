@@ -1,7 +1,10 @@
 """What a worker takes, in which order, how much of it, and when."""
 
 import asyncio
+import gc
+import weakref
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +12,7 @@ import psycopg
 import pytest
 
 from leasehold import App, ConfigError, current_job
+from leasehold.telemetry import Event
 from leasehold.worker import Worker, WorkerOptions
 from tests.worker.conftest import attempts, row, until, working
 
@@ -228,3 +232,43 @@ def test_options_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) -
 async def test_a_worker_without_tasks_says_so(app: App) -> None:
     with pytest.raises(ConfigError, match="no tasks"):
         await Worker(app).run()
+
+
+async def test_claims_begin_small_and_grow_where_there_is_a_backlog(app: App) -> None:
+    @app.task(kind="k")
+    async def nothing() -> None: ...
+
+    wanted: list[tuple[int, int]] = []
+
+    def note(event: Event) -> None:
+        if event.name == "jobs.claimed":
+            wanted.append((event.fields["wanted"], event.fields["jobs"]))
+
+    app.telemetry.subscribe(note)
+    jobs = await app.aenqueue_many(nothing.intent() for _ in range(2_000))
+    async with working(app, slots=500, prefetch=1_500):
+        for job in jobs:
+            await job.aresult(30)
+    assert wanted[0] == (100, 100), "those who come early do not wait for a thousand others"
+    assert max(most for most, _ in wanted) > 500
+    assert all(after <= 2 * before for (before, _), (after, _) in pairwise(wanted))
+
+
+async def test_a_job_that_has_ended_is_gone_without_the_collector(app: App) -> None:
+    """A circle of the job, its asyncio task and its context would be walked over by every collection, a fifth of the
+    worker's time, until one found it to be garbage."""
+    ended: list[weakref.ref[Any]] = []
+
+    @app.task(kind="k")
+    async def nothing() -> None:
+        ended.append(weakref.ref(asyncio.current_task()))
+
+    gc.disable()
+    try:
+        async with working(app, slots=10):
+            for job in await app.aenqueue_many(nothing.intent() for _ in range(20)):
+                await job.aresult(20)
+            await until(lambda: not any(task() for task in ended), within=5)
+    finally:
+        gc.enable()
+    assert len(ended) == 20

@@ -1,0 +1,124 @@
+"""Hints: brought along by a job where that is cheap, sent apart where it is not, and none is forgotten."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from leasehold import App, Intent, InvalidJob
+from leasehold.db import hints
+from leasehold.db.hints import Hinter
+from leasehold.db.store import Store
+
+PLAIN = Intent(kind="K", payload="{}")
+
+
+@pytest.fixture
+def app(dsn: str) -> Iterator[App]:
+    with App(dsn) as app:
+        yield app
+
+
+@pytest.fixture
+def heard(dsn: str) -> Iterator[Callable[[float], list[str]]]:
+    """What a listener hears within so many seconds."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("listen leasehold")
+
+        def listen(seconds: float) -> list[str]:
+            return [told.payload for told in connection.notifies(timeout=seconds)]
+
+        yield listen
+
+
+def sender(app: App) -> Hinter:
+    return app.database.hints
+
+
+def test_a_first_job_brings_its_hint_along(app: App, heard: Callable[[float], list[str]]) -> None:
+    app.record(PLAIN)
+    assert heard(0.5) == ["default"]
+    assert sender(app)._thread is None, "nothing had to be sent apart"
+
+
+def test_in_a_stream_of_jobs_few_bring_one_and_the_last_is_not_forgotten(
+    app: App, heard: Callable[[float], list[str]]
+) -> None:
+    count = 200
+    for _ in range(count):
+        app.record(PLAIN)
+    ended = time.monotonic()
+    told = heard(0.5)
+    assert 1 <= len(told) < count / 2
+    assert sender(app)._last > ended - hints._GATHER, "the last job came after the last hint, or brought it"
+
+
+def test_many_jobs_bring_the_hints_of_all_their_queues(app: App, heard: Callable[[float], list[str]]) -> None:
+    app.enqueue_many(Intent(kind="K", payload="{}", queue=f"q{n % 3}") for n in range(9))
+    assert sorted(heard(0.5)) == ["q0", "q1", "q2"]
+    app.enqueue_many(Intent(kind="K", payload="{}", queue=f"r{n % 2}") for n in range(9))
+    assert sorted(heard(0.5)) == ["r0", "r1"], "sent apart, if the first was only a moment ago"
+
+
+@pytest.fixture
+def hinter(dsn: str) -> Iterator[Hinter]:
+    hinter = Hinter(dsn, Store("leasehold"), prepare=True)
+    yield hinter
+    hinter.close()
+
+
+def test_one_ride_at_a_time_and_none_just_after_it(hinter: Hinter) -> None:
+    with hinter.ride(["a"]) as first, hinter.ride(["b"]) as second:
+        pass
+    with hinter.ride(["c"]) as third:
+        pass
+    time.sleep(hints._REST)
+    with hinter.ride(["d"]) as fourth:
+        pass
+    assert [first, second, third, fourth] == [True, False, False, True]
+
+
+def test_what_waits_rides_along_but_not_what_comes_to_wait_meanwhile(hinter: Hinter) -> None:
+    hinter._last = time.monotonic() + 60  # nothing is sent apart while we look
+    hinter.hint("a", "b")
+    with hinter.ride(["a"]) as rides:
+        assert rides
+        assert hinter._names == {"b"}
+        hinter.hint("a")  # of a job that may have been recorded after the one with the hint
+    assert hinter._names == {"a", "b"}
+    hinter._last = 0
+
+
+def test_a_ride_that_fails_leaves_its_passengers_waiting(hinter: Hinter) -> None:
+    hinter._last = time.monotonic() + 60
+    hinter.hint("a")
+    ride = hinter.ride(["a"])
+    assert ride.__enter__()
+    assert hinter._names == set()
+    ride.__exit__(InvalidJob, InvalidJob("no good"), None)
+    assert hinter._names == {"a"}
+    hinter._last = 0
+
+
+def test_rides_that_take_long_become_rare_and_a_quick_one_ends_that(hinter: Hinter) -> None:
+    rests = []
+    for took in (0.02, 0.02, 0.02, 0.0):
+        hinter._no_ride_before = 0
+        with hinter.ride(["a"]) as rides:
+            assert rides
+            time.sleep(took)
+        rests.append(hinter._rest)
+    assert rests == [2 * hints._REST, 4 * hints._REST, 8 * hints._REST, hints._REST]
+
+
+def test_what_is_usual_is_learnt_from_jobs_without_a_hint(hinter: Hinter) -> None:
+    hinter._no_ride_before = time.monotonic() + 60
+    for _ in range(40):
+        with hinter.ride(["a"]) as rides:
+            assert not rides
+            time.sleep(0.01)
+    hinter._no_ride_before = 0
+    with hinter.ride(["a"]):
+        time.sleep(0.015)  # slow for a quick disk, not for this one
+    assert hinter._rest == hints._REST
