@@ -40,7 +40,8 @@ class Arguments:
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
         """The payload of a call as JSON text, or InvalidArguments with every problem of the call."""
-        values, problems, text = kwargs, [], ""
+        values, text = kwargs, ""
+        problems: list[str] = []
         if args:
             problems += self._binding_problems(args, kwargs)
             values = dict(zip(self._positional, args, strict=False)) | dict(kwargs)

@@ -67,7 +67,8 @@ class Hinter:
     def __init__(self, dsn: str, store: Store, *, prepare: bool) -> None:
         self._link = ThreadLink(dsn, name="leasehold hints", prepare=prepare)
         self._store = store
-        self._names: set[str] = set()
+        self._names: dict[str, float] = {}
+        """What is to be sent apart, and since when it waits."""
         self._wake = threading.Event()
         self._sent = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,9 +90,8 @@ class Hinter:
         if now < self._no_ride_before:
             return None
         self._no_ride_before = math.inf  # one at a time
-        passengers = self._names.intersection(names)
-        self._names -= passengers  # now: whoever has to wait from here on may come too late for this ride
-        return passengers
+        # Now: whoever has to wait from here on may come too late for this ride.
+        return {name for name in names if self._names.pop(name, None) is not None}
 
     def arrived(self, passengers: set[str], took: float | None, *, failed: bool) -> None:
         """A ride has ended."""
@@ -112,9 +112,11 @@ class Hinter:
 
     def hint(self, *names: str) -> None:
         """These queues have work. Never blocks, never raises."""
-        if self._names.issuperset(names) and self._pid == os.getpid():
+        if self._names.keys() >= set(names) and self._pid == os.getpid():
             return  # they wait already, and will be sent from now on: after this job
-        self._names.update(names)
+        now = time.monotonic()
+        for name in names:
+            self._names.setdefault(name, now)
         self._sent.clear()
         self._wake.set()
         if self._thread is None or self._pid != os.getpid():
@@ -144,10 +146,10 @@ class Hinter:
         while not self._closing:
             self._wake.wait()
             self._wake.clear()
-            while not self._closing and (rest := self._last + _GATHER - time.monotonic()) > 0:
-                time.sleep(rest)  # the latest may move on meanwhile
+            self._gather()
             names = list(self._names)
-            self._names.difference_update(names)
+            for name in names:
+                self._names.pop(name, None)
             if names:
                 try:
                     self._link.run(self._store.hint(names))
@@ -157,6 +159,15 @@ class Hinter:
             if not self._names:
                 self._sent.set()
         self._link.close()
+
+    def _gather(self) -> None:
+        """Wait a moment: where rides go on, those that wait ride along. Whoever never can does not wait for ever."""
+        while not self._closing:
+            now = time.monotonic()
+            oldest = min(list(self._names.values()), default=now)
+            if (rest := min(self._last, oldest + _GATHER) + _GATHER - now) <= 0:
+                return
+            time.sleep(rest)
 
 
 def _flush(hinter: "weakref.ref[Hinter]") -> None:
