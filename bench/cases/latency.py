@@ -73,35 +73,58 @@ def idle(run: Run) -> list[Line]:
     return lines
 
 
+def _capacity(run: Run, jobs: int) -> float:
+    """Jobs a second that are recorded and worked off at the same time, on the same processors."""
+    dsn = run.database(LEASEHOLD)
+    with at_work(LEASEHOLD, dsn) as fleet:
+        fleet.go()
+        time.sleep(1)
+        client(LEASEHOLD, dsn, "bulk", jobs)
+        ended = fleet.wait(jobs, 60)
+        rate = jobs / (ended - fleet.first())
+    run.note("recorded and worked off", rate=rate)
+    return rate
+
+
+def _under_load(run: Run, rate: float, seconds: float) -> tuple[Delays, float]:
+    """The delays at this rate, and how much of it was kept."""
+    dsn = run.database(LEASEHOLD)
+    with at_work(LEASEHOLD, dsn) as fleet:
+        fleet.go()
+        time.sleep(1)
+        watch = Watch(run.server.pid)
+        sent = client(LEASEHOLD, dsn, "steady", int(rate), seconds)
+        fleet.wait(sent["n"], 30)
+        found = _percentiles(fleet.delays())
+        kept = sent["n"] / sent["s"] / rate
+        run.note(
+            "leasehold", rate=rate, p50=found[0], p99=found[1], kept=kept, foreign_cores=watch.stop().foreign_cores
+        )
+    return found, kept
+
+
 @case("half-load")
 def half_load(run: Run) -> list[Line]:
-    """The same while jobs come at half the rate at which the worker drains a backlog."""
+    """The same at half the rate at which jobs can be recorded and worked off at once; and at half that of a drain."""
     what = "latency at half load"
     seconds = run.seconds(6, 1.5)
     found: list[Delays] = []
     kept: list[float] = []
+    beyond: list[Delays] = []
     for _ in run.rounds():
-        rate = run.drain(LEASEHOLD, run.size(40_000, 3_000)).rate / 2
-        dsn = run.database(LEASEHOLD)
-        with at_work(LEASEHOLD, dsn) as fleet:
-            fleet.go()
-            time.sleep(1)
-            watch = Watch(run.server.pid)
-            sent = client(LEASEHOLD, dsn, "steady", int(rate), seconds)["n"]
-            fleet.wait(sent, 30)
-            found.append(_percentiles(fleet.delays()))
-            kept.append(sent / seconds / rate)
-            run.note(
-                "leasehold",
-                rate=sent / seconds,
-                p50=found[-1][0],
-                p99=found[-1][1],
-                foreign_cores=watch.stop().foreign_cores,
-            )
+        delays, share = _under_load(run, _capacity(run, run.size(80_000, 3_000)) / 2, seconds)
+        found.append(delays)
+        kept.append(share)
+        beyond.append(_under_load(run, run.drain(LEASEHOLD, run.size(40_000, 3_000)).rate / 2, seconds)[0])
     return [
         seen([one[0] for one in found], "ms", what=what, against="p50"),
         at_most(20, [one[1] for one in found], "ms", what=what, against="p99"),
         at_least(
             0.9, kept, "%", what=what, against="the rate that was asked for", note="else the load was lighter than half"
         ),
-    ]
+        seen([one[0] for one in beyond], "ms", what="latency at half the rate of a drain", against="p50"),
+        seen(
+            [one[1] for one in beyond], "ms", what="latency at half the rate of a drain", against="p99",
+            note="whoever makes the load needs the processors too",
+        ),
+    ]  # fmt: skip

@@ -72,11 +72,11 @@ async def _paced(one, client, count, gap):
 
 
 async def _steady(bulk, client, rate, seconds, size=100):
-    """A batch every size / rate seconds; one job in 20 carries the time."""
+    """A batch every size / rate seconds; one job in 20 carries the time, but not in the first second."""
     began, sent = time.perf_counter(), 0
     while sent < rate * seconds:
         await asyncio.sleep(max(0.0, began + sent / rate - time.perf_counter()))
-        now = time.time()
+        now = time.time() if sent >= min(rate, rate * seconds / 2) else 0.0
         await bulk(client, [payload(i, 0.0 if i % 20 else now) for i in range(sent, sent + size)])
         sent += size
     return sent
