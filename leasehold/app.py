@@ -165,7 +165,7 @@ class App:
             return run_on(connection, self._store.enqueue(intent))
         database = self.database
         [job_id] = database.new_ids(1)
-        with database.hints.ride(intent.hints) as notify:
+        with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
             return database.run(database.store.enqueue(intent, id=job_id, notify=notify))
 
     async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
@@ -174,7 +174,7 @@ class App:
             return await arun_on(connection, self._store.enqueue(intent))
         database = await self.adatabase()
         [job_id] = await database.anew_ids(1)
-        with database.hints.ride(intent.hints) as notify:
+        with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
             return await database.arun(database.store.enqueue(intent, id=job_id, notify=notify))
 
     def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:

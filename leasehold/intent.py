@@ -91,6 +91,11 @@ class Intent:
                 return (self.queue,)
 
     @property
+    def hints_are_certain(self) -> bool:
+        """Whether recording it tells just these: the job of a used key tells nothing, one for a moment either."""
+        return self.idempotency_key is None and not isinstance(self.run_after, datetime)
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is to run at once and has neither keys nor tags."""
         return self.run_after is None and self.idempotency_key is None and self.exclusive_key is None and not self.tags

@@ -38,23 +38,23 @@ _LONGEST_REST = 1.0
 class Ride:
     """Around the recording of jobs: as its value, whether they bring their hint along."""
 
-    __slots__ = ("_began", "_hinter", "_passengers", "alone", "names")
+    __slots__ = ("_alone", "_began", "_certain", "_hinter", "_passengers", "names")
 
-    def __init__(self, hinter: "Hinter", names: Collection[str], *, alone: bool) -> None:
+    def __init__(self, hinter: "Hinter", names: Collection[str], *, alone: bool, certain: bool) -> None:
         self._hinter = hinter
+        self._alone = alone
+        self._certain = certain
         self._passengers: set[str] | None = None
-        self.alone = alone
-        """One job, which takes about as long as any other."""
         self.names = names
         """What is to be sent apart if they do not bring it along; of many jobs it may become known only inside."""
 
     def __enter__(self) -> bool:
         self._began = time.monotonic()
-        self._passengers = self._hinter.board(self.names, self._began)
+        self._passengers = self._hinter.board(self.names if self._certain else (), self._began)
         return self._passengers is not None
 
     def __exit__(self, failed: object, *_: object) -> None:
-        took = time.monotonic() - self._began if self.alone else None
+        took = time.monotonic() - self._began if self._alone else None
         if self._passengers is not None:
             self._hinter.arrived(self._passengers, took, failed=failed is not None)
         elif not failed:
@@ -81,9 +81,13 @@ class Hinter:
         self._usual = 0.0
         """Seconds that a job without a hint takes to be recorded, of late."""
 
-    def ride(self, names: Collection[str] = (), *, alone: bool = True) -> Ride:
-        """Record jobs inside of this; it says whether they are to bring their hint along."""
-        return Ride(self, names, alone=alone)
+    def ride(self, names: Collection[str] = (), *, alone: bool = True, certain: bool = False) -> Ride:
+        """Record jobs inside of this; it says whether they are to bring their hint along.
+
+        `alone`: it is one job, which takes about as long as any other. `certain`: whatever comes of it, all these names
+        are told, so that others who wait to tell the same need not.
+        """
+        return Ride(self, names, alone=alone, certain=certain)
 
     def board(self, names: Collection[str], now: float) -> set[str] | None:
         """Whether a hint may ride now: those that wait and need not be sent apart if it arrives. None: it may not."""

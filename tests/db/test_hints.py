@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -90,7 +91,7 @@ def test_one_ride_at_a_time_and_none_just_after_it(hinter: Hinter) -> None:
 def test_what_waits_rides_along_but_not_what_comes_to_wait_meanwhile(hinter: Hinter) -> None:
     at_rest(hinter)
     hinter.hint("a", "b")
-    with hinter.ride(["a"]) as rides:
+    with hinter.ride(["a"], certain=True) as rides:
         assert rides
         assert set(hinter._names) == {"b"}
         hinter.hint("a")  # of a job that may have been recorded after the one with the hint
@@ -100,7 +101,7 @@ def test_what_waits_rides_along_but_not_what_comes_to_wait_meanwhile(hinter: Hin
 def test_a_ride_that_fails_leaves_its_passengers_waiting(hinter: Hinter) -> None:
     at_rest(hinter)
     hinter.hint("a")
-    ride = hinter.ride(["a"])
+    ride = hinter.ride(["a"], certain=True)
     assert ride.__enter__()
     assert not hinter._names
     ride.__exit__(InvalidJob, InvalidJob("no good"), None)
@@ -141,3 +142,24 @@ def test_a_queue_that_never_rides_does_not_wait_for_ever(app: App, heard: Callab
         app.record(busy)
         assert time.monotonic() < ended
     assert "rare" in heard(0.5)
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        Intent(kind="K", payload="{}", idempotency_key="used"),
+        Intent(kind="K", payload="{}", run_after=datetime(2999, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_who_waits_does_not_ride_with_a_job_that_may_tell_something_else(
+    app: App, silent: Intent, heard: Callable[[float], list[str]]
+) -> None:
+    """A job with a used key is not recorded and so tells nothing; one for a moment that is to come tells of that."""
+    app.record(Intent(kind="K", payload="{}", idempotency_key="used"))
+    heard(0.2)
+    waiting = sender(app)
+    at_rest(waiting)
+    waiting.hint("default")
+    app.record(silent)
+    assert "default" in waiting._names
+    waiting._thread = None
