@@ -176,16 +176,17 @@ def later(crew: Crew) -> None:
 
 
 def waiting(crew: Crew) -> None:
-    """A claim has to wait for a lock, and the job that it takes is recorded meanwhile."""
+    """A claim has to wait for a lock, and one of the jobs that it takes is recorded meanwhile."""
     caller, holder, chief = crew.caller(), crew.caller(), crew.caller()
     chief.rows("select start_worker('w7')")
+    chief.enqueue("wait", "wait 0")  # a claim that finds nothing waits for nobody
     let_go = [0.0]
     with ThreadPoolExecutor(1) as pool:
         with holder.connection.transaction():
             holder.rows("select from workers where id = 'w7' for update")
-            claim = pool.submit(caller.claim, "w7", "wait", 1, after=lambda: let_go[0])
+            claim = pool.submit(caller.claim, "w7", "wait", 2, after=lambda: let_go[0])
             _until(lambda: bool(chief.rows(WAITS, caller.connection.info.backend_pid)[0][0]))
-            chief.enqueue("wait", "wait")
+            chief.enqueue("wait", "wait 1")
             time.sleep(0.2)
             let_go[0] = time.time()
         for token in claim.result():
