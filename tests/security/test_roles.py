@@ -89,7 +89,8 @@ MATRIX = {
 }
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
-    "add_arrays", "admit_each", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals", "attempt_gaps",
+    "add_arrays", "admit_each", "admit_in_rooms", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals",
+    "attempt_gaps",
     "backoff_seconds", "before_too_many_keys", "begin_claim", "broken_limits", "canaries_run", "canary_advance",
     "canary_alarm", "canary_filter", "canary_retry", "canary_settle", "canary_size", "changed_fields",
     "check_failures", "check_filter", "check_fire", "check_intents", "check_limit", "check_prune", "check_queue",

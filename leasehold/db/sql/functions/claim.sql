@@ -198,7 +198,7 @@ begin
     end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
     if keys_limited and found_now.exclusive then
-      under_keys := admit_keys(found_now.ids, won, taken, rooms);
+      under_keys := admit_in_rooms(found_now.ids, won, taken, rooms);
       won := under_keys.admitted;
       rooms := under_keys.rooms;
       passed := passed or under_keys.passed;

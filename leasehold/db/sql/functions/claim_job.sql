@@ -43,7 +43,7 @@ begin
   at := clock();
   settled := job_id = any(settle_exclusive(array[job_id], at, '{}'));
   if settled and limited.of_keys and target.exclusive_key is not null then
-    settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}', '{}') a);
+    settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}') a);
   end if;
   if not settled then
     return false;

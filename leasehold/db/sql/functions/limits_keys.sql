@@ -7,7 +7,7 @@
 -- `taken` are what the same claim took before, and `rooms` what was left then of the limits that it has locked: nobody
 -- else can have taken of it since. Jobs are locked by now, so a limit that admit_lanes has not locked is taken if it is
 -- free; if not, its jobs stay where they are (`passed`).
-create or replace function admit_keys(
+create or replace function admit_in_rooms(
   candidates uuid[], won uuid[], taken uuid[], inout rooms jsonb, out admitted uuid[], out touched boolean, out passed boolean
 ) language plpgsql
 as $$
@@ -52,6 +52,15 @@ begin
       where j.id = any(candidates) and j.id <> all(won) and starts_with(j.exclusive_key, l.name)) lost
     where l.scope = 'key' and rooms ? l.name and lost.jobs > 0;
   end if;
+end $$;
+
+-- The same for whoever claims no more after that.
+create or replace function admit_keys(
+  candidates uuid[], won uuid[], taken uuid[], out admitted uuid[], out touched boolean, out passed boolean
+) language plpgsql
+as $$
+begin
+  select a.admitted, a.touched, a.passed into admitted, touched, passed from admit_in_rooms(candidates, won, taken, '{}') a;
 end $$;
 
 -- The same job by job, in claim order, where there is not room for all. Parks whom a limit refuses.
