@@ -138,7 +138,7 @@ def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> Non
         for what in re.findall(r"\braise\s+(\w+)", re.sub(r"'[^']*'", "''", text))
         if what not in {"notice", "log"}
     }
-    names = ("enqueue_batch", "enqueue_many", "submit_many")
+    names = ("enqueue_many", "submit_many")
     repeatable = {(f"{name}.sql", "serialization_failure") for name in names}
     assert raised == {("00_common.sql", "exception")} | repeatable
 
