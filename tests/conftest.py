@@ -28,7 +28,9 @@ if "TMPDIR" not in os.environ and os.path.ismount(_MEMORY) and shutil.disk_usage
     os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY  # for this process and for those it starts
 
 EXTERNAL = os.environ.get("LEASEHOLD_TEST_DSN")
-SETTINGS = {"fsync": False, "full_page_writes": False, "max_connections": 300}
+# In memory a flush costs nothing: there the tests run with the settings of a server that matters, and of bench.
+_DURABLE = tempfile.gettempdir() == _MEMORY
+SETTINGS = {"fsync": _DURABLE, "full_page_writes": _DURABLE, "max_connections": 300}
 
 
 class Server(Protocol):
