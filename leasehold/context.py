@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from leasehold.errors import LeaseholdError, LeaseLost
+from leasehold.texts import MAX_LEVEL, MAX_LINE, MAX_NOTE, fraction_of, moment_of, text_of
 
 _current: ContextVar["JobContext"] = ContextVar("leasehold_job")
 
@@ -16,10 +18,6 @@ _lines_guard = threading.Lock()
 
 MAX_LINES: Final = 200
 """Lines of log that are kept of one attempt."""
-MAX_LINE: Final = 1_000
-"""Characters of one of them."""
-MAX_NOTE: Final = 500
-"""Characters of a progress note."""
 
 LogLine = tuple[float, str, str]
 """Seconds since the epoch, level, text."""
@@ -92,9 +90,7 @@ class JobContext:
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the job is, from 0 to 1. Written with the next heartbeat; only the latest counts."""
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"progress {fraction!r} is not between 0 and 1")
-        self._progress = (float(fraction), note[:MAX_NOTE].replace("\0", ""))
+        self._progress = (fraction_of(fraction), text_of(note, MAX_NOTE))
         self.checkpoint()
 
     def complete_in(self, connection: object, result: object = None) -> None:
@@ -144,6 +140,7 @@ class JobContext:
 
     def capture(self, line: LogLine) -> None:
         """Keep a line of log, up to a bound."""
+        line = line_of(*line)
         with _lines_guard:
             self._captured += 1
             if self._captured > MAX_LINES + 1:
@@ -151,8 +148,7 @@ class JobContext:
             if self._lines is None:
                 self._lines = []
             if self._captured <= MAX_LINES:
-                at, level, text = line
-                self._lines.append((at, level, text[:MAX_LINE].replace("\0", "")))
+                self._lines.append(line)
             else:
                 self._lines.append((line[0], "WARNING", f"[more than {MAX_LINES} lines: the rest is not kept]"))
 
@@ -163,6 +159,11 @@ class JobContext:
         with _lines_guard:
             taken, self._lines = self._lines, None
         return taken or []
+
+
+def line_of(at: float, level: str, text: str) -> LogLine:
+    """A line of log as it can be stored."""
+    return moment_of(at, time.time()), text_of(level, MAX_LEVEL), text_of(text, MAX_LINE)
 
 
 class Capture(logging.Handler):
@@ -176,6 +177,11 @@ class Capture(logging.Handler):
                 context.capture((record.created, record.levelname, self.format(record)))
             except Exception:  # noqa: BLE001 (as every handler: logging must not break what it logs)
                 self.handleError(record)
+
+
+def has_job() -> bool:
+    """Whether this code runs for a job."""
+    return _current.get(None) is not None
 
 
 def current_job() -> JobContext:

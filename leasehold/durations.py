@@ -4,8 +4,8 @@ import math
 from datetime import timedelta
 from typing import Final
 
-# Beyond this it is a wrong unit (milliseconds, a timestamp), not a wish.
-MAX_SECONDS: Final = timedelta(days=3653).total_seconds()
+# Beyond this it is a wrong unit (milliseconds, a timestamp), not a wish. The SQL functions have the same bound.
+MAX_SECONDS: Final = 315_360_000.0
 
 
 def seconds(value: object, *, what: str) -> float:

@@ -7,11 +7,8 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from leasehold.durations import seconds
+from leasehold.texts import MAX_CLASS, MAX_MESSAGE, MAX_TRACEBACK, text_of
 
-MAX_MESSAGE: Final = 2_000
-"""The longest message of an error that is recorded, in characters."""
-MAX_TRACEBACK: Final = 20_000
-"""The longest traceback that is recorded, in characters."""
 _OWN_FRAMES: Final = "leasehold.worker"
 
 
@@ -57,23 +54,23 @@ class Cancel(Signal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """An exception as text, bounded and safe to store."""
+    """An exception as text, bounded and safe to store, wherever the text came from."""
 
     type: str
-    """The class, `module.QualName`; builtins without a module."""
+    """The class, `module.QualName`; builtins without a module; at most `MAX_CLASS` characters."""
     message: str
     """What the exception said, at most `MAX_MESSAGE` characters."""
     traceback: str
     """The traceback with causes and groups, at most `MAX_TRACEBACK` characters."""
 
+    def __post_init__(self) -> None:
+        for name, limit in (("type", MAX_CLASS), ("message", MAX_MESSAGE), ("traceback", MAX_TRACEBACK)):
+            object.__setattr__(self, name, text_of(getattr(self, name), limit))
+
     @classmethod
     def from_exception(cls, error: BaseException) -> Self:
         """Record the exception. Never fails, whatever its class does."""
-        return cls(
-            type=_shorten(_storable(_class_name(error)), MAX_MESSAGE),
-            message=_shorten(_storable(_message(error)), MAX_MESSAGE),
-            traceback=_shorten(_storable(_traceback(error)), MAX_TRACEBACK),
-        )
+        return cls(type=_class_name(error), message=text_of(error, MAX_MESSAGE), traceback=_traceback(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +110,13 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The task, or somebody else, stopped the job for good."""
+    """The task, or an operator, ended the job: it is dead, and is not tried again."""
 
     reason: str
-    """Why, for people."""
+    """Why, for people; at most `MAX_MESSAGE` characters."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", text_of(self.reason, MAX_MESSAGE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +133,19 @@ Outcome: TypeAlias = Success | Failed | Snoozed | Cancelled | Released | Lost
 
 
 def _class_name(error: BaseException) -> str:
-    kind = type(error)
-    module = kind.__module__
-    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-
-
-def _message(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001 - a broken __str__ must not cost the attempt its record
-        return f"<no message: str() raised {type(broken).__name__}>"
+        module, name = type(error).__module__, type(error).__qualname__
+        qualified = name if module == "builtins" else f"{module}.{name}"
+    except BaseException:  # noqa: BLE001 - a metaclass may raise anything
+        return "<a class without a name>"
+    return qualified
 
 
 def _traceback(error: BaseException) -> str:
     try:
         own = _without_own_frames(error.__traceback__)
         return "".join(traceback.TracebackException(type(error), error, own).format())
-    except Exception as broken:  # noqa: BLE001 - as above
+    except BaseException as broken:  # noqa: BLE001 - what the exception's own methods raise must not cost the record
         return f"<no traceback: formatting raised {type(broken).__name__}>"
 
 
@@ -162,17 +158,3 @@ def _without_own_frames(top: TracebackType | None) -> TracebackType | None:
             return below
         below = below.tb_next
     return top
-
-
-def _storable(text: str) -> str:
-    """The text with NULs and lone surrogates spelled out: PostgreSQL stores neither."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
-def _shorten(text: str, limit: int) -> str:
-    """Head and tail of a long text: where an error began and how it ended matter most."""
-    if len(text) <= limit:
-        return text
-    note = f"\n[... cut: {len(text):,} characters in all ...]\n"
-    head = (limit - len(note)) // 2
-    return text[:head] + note + text[len(text) - (limit - len(note) - head) :]

@@ -61,7 +61,7 @@ class Telemetry:
         for subscriber in list(self._subscribers):
             try:
                 subscriber(event)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("a telemetry subscriber failed on %s", name)
 
 
@@ -92,7 +92,7 @@ class Hooks:
 async def _watch(hook: Callable[..., Awaitable[None] | None], *args: Any) -> None:
     try:
         await _settle(hook(*args))
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):
         logger.exception("the hook %s failed", getattr(hook, "__qualname__", hook))
 
 

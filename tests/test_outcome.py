@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.outcome import (
-    MAX_MESSAGE,
-    MAX_TRACEBACK,
     Cancel,
     Cancelled,
     Error,
@@ -27,6 +25,7 @@ from leasehold.outcome import (
     Snoozed,
     Success,
 )
+from leasehold.texts import MAX_MESSAGE, MAX_TRACEBACK
 
 ERROR = Error(type="ValueError", message="no", traceback="")
 BAD_DURATIONS = [
@@ -164,7 +163,7 @@ def test_an_exception_that_cannot_speak_is_recorded() -> None:
             raise KeyError("broken")
 
     error = recorded(Mute())
-    assert error.message == "<no message: str() raised KeyError>"
+    assert error.message == "<no text: str() of Mute raised KeyError>"
     assert "Mute" in error.traceback
 
 

@@ -31,12 +31,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from leasehold.context import MAX_LINE, MAX_LINES, Capture, Completion, JobContext, LogLine, enter, leave
+from leasehold.context import MAX_LINES, Capture, Completion, JobContext, LogLine, enter, leave, line_of
 from leasehold.db.store import Store, Token
 from leasehold.outcome import Cancel, Outcome, Snooze
 from leasehold.task import Task
+from leasehold.texts import text_of
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.judge import outcome_of
+from leasehold.worker.judge import as_error, outcome_of
 from leasehold.worker.process import find_task
 from leasehold.worker.wire import HEADER, from_outcome, length_of, pack, unpack
 
@@ -134,8 +135,7 @@ class ChildContext(JobContext):
         """Send a line of log to the worker, which keeps the first ones."""
         self._sent += 1
         if self._sent <= MAX_LINES + 1:  # one more: the worker notes that there were
-            at, level, text = line
-            self._channel.send({"type": "log", "call": self._call, "line": [at, level, text[:MAX_LINE]]})
+            self._channel.send({"type": "log", "call": self._call, "line": line_of(*line)})
 
 
 def main() -> None:
@@ -190,7 +190,7 @@ def _answer(channel: Channel, message: Mapping[str, Any]) -> dict[str, Any]:
         task = find_task(message["module"], message["name"])
     except BaseException as error:  # noqa: BLE001 (importing it ran the user's code)
         traceback.print_exc()
-        return {"type": "broken", "why": f"{type(error).__name__}: {error}"[:1000]}
+        return {"type": "broken", "why": f"{type(error).__name__}: {text_of(error, 1000)}"}
     channel.send({"type": "started", "call": message["call"]})
     job = message["job"]
     context = ChildContext(
@@ -215,10 +215,8 @@ def _attempt(task: Task[..., Any], context: ChildContext, payload: str, memory: 
     try:
         value = _capped(memory, partial(_call, task, payload))
         return outcome_of(task, context.retry_count, value), False
-    except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
-        raised: Exception = error
-    except BaseException as error:  # noqa: BLE001 (SystemExit among others; as in a thread, only the job fails)
-        raised = RuntimeError(f"the task raised {error!r}").with_traceback(error.__traceback__)
+    except BaseException as error:  # noqa: BLE001 (whatever a task raises is its outcome, SystemExit included)
+        raised = as_error(error)
     finally:
         leave(entered)
     if memory is not None and isinstance(raised, MemoryError) and not raised.args:
@@ -278,7 +276,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if isinstance(cause, MemoryError):
+        if issubclass(type(cause), MemoryError):  # not isinstance(), which asks the exception
             return True
         seen.add(id(cause))
         cause = cause.__cause__ or cause.__context__

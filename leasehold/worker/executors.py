@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import LeaseholdError
+from leasehold.worker.judge import as_error
 
 if TYPE_CHECKING:
     from leasehold.context import JobContext
@@ -107,5 +108,5 @@ def _succeed(done: "asyncio.Future[object]", value: object) -> None:
 def _fail(done: "asyncio.Future[object]", error: BaseException) -> None:
     if not done.done():
         # A future refuses StopIteration, and anything but an Exception would end the event loop.
-        fit = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        done.set_exception(error if fit else RuntimeError(f"the task raised {error!r}"))
+        fit = as_error(error)
+        done.set_exception(RuntimeError(f"the task raised {fit!r}") if isinstance(fit, StopIteration) else fit)

@@ -6,6 +6,7 @@ from typing import Any
 from leasehold.errors import LeaseholdError
 from leasehold.outcome import Cancel, Cancelled, Error, Failed, Outcome, Retry, Snooze, Snoozed, Success
 from leasehold.task import Task
+from leasehold.texts import MAX_MESSAGE, repr_of, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -16,12 +17,35 @@ NO_RESULT = Success(None)
 
 
 def outcome_of(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
-    """The outcome of an attempt that returned or raised `value`, after `retry_count` earlier failures."""
+    """The outcome of an attempt that returned or raised `value`, after `retry_count` earlier failures. Never raises."""
+    try:
+        return _outcome(task, retry_count, value)
+    except BaseException as broken:  # noqa: BLE001 (the value's own methods ran, and may raise anything)
+        return _failure(task, retry_count, as_error(broken))
+
+
+def as_error(raised: BaseException) -> Exception:
+    """What a task raised, as an error of its job.
+
+    SystemExit, KeyboardInterrupt and their like are one as well: the job fails, and the worker goes on. So is an
+    exception that is not of the class that it claims to be.
+    """
+    try:
+        honest = raised.__class__ is type(raised)
+    except BaseException:  # noqa: BLE001 (a property, which may raise anything)
+        honest = False
+    if honest and isinstance(raised, Exception):
+        return raised
+    where = BaseException.__dict__["__traceback__"].__get__(raised)
+    return RuntimeError(f"the task raised {repr_of(raised)}").with_traceback(where)
+
+
+def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
     match value:
         case Snooze():
             return Snoozed(value.after)
         case Cancel():
-            return Cancelled(str(value))
+            return Cancelled(text_of(value, MAX_MESSAGE))
         case Retry(after=float() as after):
             return Failed(error=Error.from_exception(value), retry_after=after)
         case Exception():
@@ -36,9 +60,9 @@ def outcome_of(task: Task[..., Any], retry_count: int, value: object) -> Outcome
 def _failure(task: Task[..., Any], retry_count: int, error: Exception) -> Failed:
     try:
         delay = task.options.retry.delay(retry_count + 1, error)
-    except Exception as broken:
+        return Failed(error=Error.from_exception(error), retry_after=delay, fatal=delay is None)
+    except BaseException as broken:
         # A broken policy must not cost the job its retries.
         logger.exception("the retry policy of %s failed", task.kind)
         broken.__cause__ = error
         return Failed(error=Error.from_exception(broken), retry_after=_BROKEN_POLICY_DELAY)
-    return Failed(error=Error.from_exception(error), retry_after=delay, fatal=delay is None)

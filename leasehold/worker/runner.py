@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from leasehold.context import Completion, JobContext, enter
 from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
-from leasehold.outcome import Cancel, Error, Failed, Lost, Outcome, Released, Snooze
+from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze
 from leasehold.task import Task
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_in_time
-from leasehold.worker.judge import NO_RESULT, outcome_of
+from leasehold.worker.judge import NO_RESULT, as_error, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
 
 if TYPE_CHECKING:
@@ -163,9 +163,8 @@ class Runner:
             else:  # not our doing: the task awaited something that it had cancelled itself
                 error = RuntimeError("the task raised CancelledError()")
                 outcome = outcome_of(running.task, running.retry_count, error)
-        except BaseException as error:
-            logger.exception("job %s: the worker itself failed", running.job.id)
-            outcome = Failed(error=Error.from_exception(error), retry_after=None)
+        except BaseException as end:  # noqa: BLE001 (SystemExit among others: only the job fails)
+            outcome = outcome_of(running.task, running.retry_count, as_error(end))
         if running.lost:
             outcome = Lost()
         try:
@@ -205,7 +204,8 @@ class Runner:
             else:
                 value = await self._threads.run(task, arguments, running)
             return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
-        except Exception as error:  # noqa: BLE001 (whatever a task raises is its outcome)
+        except Exception as raised:  # noqa: BLE001 (whatever a task raises is its outcome)
+            error = as_error(raised)
             if isinstance(error, LeaseLost) and running.lost:
                 return Lost()
             if running.released and isinstance(error, LeaseholdError) and error is running.stop_reason:

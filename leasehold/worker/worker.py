@@ -6,18 +6,16 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasehold.context import Capture
 from leasehold.db.link import Link
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError
 from leasehold.worker.parts import Parts
 from leasehold.worker.queues import Queues
 from leasehold.worker.snapshot import Snapshot, State
+from leasehold.worker.surroundings import surroundings
 
 if TYPE_CHECKING:
     from leasehold.app import App
@@ -133,7 +131,7 @@ class Worker:
         if not await self._announced(parts.upkeep_link):
             await parts.close()
             return
-        with _captured_logs():
+        with surroundings():
             parts.start()
             self.started.set()
             logger.info("worker %s: %d slots, kinds %s", self.id, self.options.slots, ", ".join(sorted(self.app.tasks)))
@@ -180,15 +178,3 @@ class Worker:
             stopping.cancel()
             loop.result()
             raise RuntimeError(f"the {loop.get_name()} loop ended")
-
-
-@contextmanager
-def _captured_logs() -> Iterator[None]:
-    """Keep what is logged while a job runs, whichever logger it goes to, with the job."""
-    capture = Capture(level=logging.INFO)
-    logging.getLogger().addHandler(capture)
-    logging.getLogger("leasehold.task").setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(capture)
