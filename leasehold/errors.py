@@ -18,6 +18,7 @@
     ├── JobFailed                the job is dead
     │   └── JobCancelled         ... because somebody cancelled it
     ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
+    │   └── DatabaseReadOnly     ... it answers, and takes no writes: a standby
     ├── ApiError                 the HTTP API refused, with problem details
     ├── ApiUnavailable           no answer from the HTTP API; the outcome may be unknown
     ├── SchemaMismatch           the schema in the database is not the one this release knows
@@ -122,6 +123,10 @@ class DatabaseUnavailable(LeaseholdError):
 
     sent = True
     """False: nothing has happened, for the call was certainly never sent."""
+
+
+class DatabaseReadOnly(DatabaseUnavailable):
+    """PostgreSQL answers and takes no writes: a standby, or a primary that no longer is one. Nothing has happened."""
 
 
 class ApiError(LeaseholdError):

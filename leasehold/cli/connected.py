@@ -13,6 +13,7 @@ import typer
 
 from leasehold.cli.console import say
 from leasehold.config import Settings
+from leasehold.db.compat import Presence
 from leasehold.db.migrate import check
 from leasehold.db.pool import Database
 from leasehold.locate import located
@@ -29,12 +30,18 @@ def connected(dsn: str | None, schema: str | None) -> Iterator[Database]:
     """The database, if it is there and has a schema that this release knows."""
     settings = Settings.from_env(dsn=dsn, schema=schema)
     with located(settings, say=say) as where:
-        check(where, schema=settings.schema)
+        say_if_standby(check(where, schema=settings.schema))
         database = Database(where, schema=settings.schema, prepare=settings.prepare)
         try:
             yield database
         finally:
             database.close()
+
+
+def say_if_standby(found: Presence) -> None:
+    """What is shown may be older than what the primary has, and changes are refused: say so once."""
+    if found.standby:
+        say("this server is a standby: it shows what it has received so far, and takes no changes")
 
 
 def print_json(value: Any) -> None:

@@ -12,6 +12,7 @@ from leasehold.cli.connected import AsJson, Dsn, Schema, print_json
 from leasehold.cli.console import say, shown
 from leasehold.cli.words import many
 from leasehold.config import Settings
+from leasehold.db.compat import presence
 from leasehold.db.migrate import check
 from leasehold.db.pool import Database
 from leasehold.db.probe import hints_arrive
@@ -70,7 +71,8 @@ def _findings(database: Database, settings: Settings, listen: float) -> list[Fin
     except NotPermitted as problem:
         cure = "use a login with the role leasehold_operator, or: grant leasehold_operator to it"
         found = [Finding("privileges", "fail", f"the rest cannot be looked at: {problem.args[0]}", cure)]
-    return [*found, _clock(database), _listen(database, settings.schema, listen)]
+    standby = database.run(presence(settings.schema)).standby
+    return [*found, _clock(database), _listen(database, settings.schema, listen, standby=standby)]
 
 
 def _clock(database: Database) -> Finding:
@@ -87,7 +89,11 @@ def _clock(database: Database) -> Finding:
     )
 
 
-def _listen(database: Database, schema: str, seconds: float) -> Finding:
+def _listen(database: Database, schema: str, seconds: float, *, standby: bool) -> Finding:
+    if standby:
+        return Finding(
+            "listen", "ok", "a standby passes no NOTIFY on: nothing to try here, workers use the primary", ""
+        )
     if hints_arrive(database.dsn, schema, timeout=seconds):
         return Finding("listen", "ok", "a NOTIFY arrives: idle workers start new jobs within milliseconds", "")
     return Finding(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from leasehold.app import App
+from leasehold.cli.connected import say_if_standby
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
 from leasehold.cli.worker import run_async
@@ -134,7 +135,7 @@ class Place:
 def _check(app: App, place: Place) -> None:
     """Refuse to start what could not work, or would be open to everybody."""
     database = app.database
-    check(database.dsn, schema=app.settings.schema)
+    say_if_standby(check(database.dsn, schema=app.settings.schema))
     if not place.is_loopback and not database.run(database.store.tokens_exist()):
         raise ConfigError(
             f"{place.host} can be reached by others, and no token was made",

@@ -22,7 +22,8 @@ select n.oid is not null,
        exists (select from pg_catalog.pg_proc p
                 where p.pronamespace = n.oid and p.proname = 'schema_supports_from'),
        exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid)
-         or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid)
+         or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid),
+       pg_catalog.pg_is_in_recovery()
   from (select) as one
   left join pg_catalog.pg_namespace n on n.nspname = %s
 """
@@ -38,6 +39,8 @@ class Presence:
     """Leasehold was installed here."""
     occupied: bool
     """It holds something, Leasehold's or not."""
+    standby: bool = False
+    """The server follows another one: it can be read from and takes no writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,8 @@ def version_problem(found: Versions, *, latest: int, schema: str) -> SchemaMisma
 
 
 def _read_presence(rows: Sequence[Row]) -> Presence:
-    exists, usable, installed, occupied = rows[0]
-    return Presence(exists=exists, usable=usable, installed=installed, occupied=occupied)
+    exists, usable, installed, occupied, standby = rows[0]
+    return Presence(exists=exists, usable=usable, installed=installed, occupied=occupied, standby=standby)
 
 
 def _read_versions(rows: Sequence[Row]) -> Versions:

@@ -17,9 +17,9 @@ from psycopg import Connection, Error, errors
 from leasehold.config import DEFAULT_SCHEMA, checked_schema
 from leasehold.db.bookkeeping import read_state
 from leasehold.db.call import Call
-from leasehold.db.compat import presence, presence_problem, version_problem, versions
+from leasehold.db.compat import Presence, presence, presence_problem, version_problem, versions
 from leasehold.db.connect import connected
-from leasehold.db.migrate_errors import explain, waited_in_vain, worth_repeating
+from leasehold.db.migrate_errors import FITNESS, explain, unfit, waited_in_vain, worth_repeating
 from leasehold.db.planning import Plan, make_plan
 from leasehold.db.schema_files import Source, packaged
 from leasehold.db.script import script
@@ -103,6 +103,7 @@ def migrate(
     schema = checked_schema(schema)
     source = source or packaged()
     with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
+        _refuse_unfit(connection)
         for attempt in count(1):
             try:
                 return Report.of(_migrate_once(connection, schema, source, limits))
@@ -122,17 +123,18 @@ def plan(dsn: str, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None
             return _plan(connection, schema, source or packaged())
 
 
-def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> None:
-    """Raise `SchemaMismatch` unless programs of this release can work with the schema.
+def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> Presence:
+    """Raise `SchemaMismatch` unless programs of this release can work with the schema; return what was found.
 
     Takes a DSN or a connection, whose transaction, if it is in one, stays as it is.
     """
     schema = checked_schema(schema)
     if isinstance(target, str):
         with connected(target, application_name=_APPLICATION_NAME) as connection:
-            _check(connection, schema, source or packaged())
+            connection.read_only = True  # a standby refuses a transaction that may write
+            return _check(connection, schema, source or packaged())
     else:
-        _check(target, schema, source or packaged())
+        return _check(target, schema, source or packaged())
 
 
 @contextmanager
@@ -146,13 +148,24 @@ def _explained(connection: Connection, schema: str) -> Iterator[None]:
         raise explain(connection, Step(title="transaction", text=""), error, schema=schema) from error
 
 
-def _check(connection: Connection, schema: str, source: Source) -> None:
+def _check(connection: Connection, schema: str, source: Source) -> Presence:
     with _explained(connection, schema), connection.transaction():
-        problem = presence_problem(_ask(connection, presence(schema)), schema=schema)
+        found = _ask(connection, presence(schema))
+        problem = presence_problem(found, schema=schema)
         if problem is None:
-            found = _ask(connection, versions(schema))
-            problem = version_problem(found, latest=source.latest, schema=schema)
+            problem = version_problem(_ask(connection, versions(schema)), latest=source.latest, schema=schema)
     if problem:
+        raise problem
+    return found
+
+
+def _refuse_unfit(connection: Connection) -> None:
+    """Raise for a server or database on which no migration can work, before anything is tried."""
+    connection.read_only = True  # a standby refuses any other transaction
+    with connection.transaction():
+        row = connection.execute(FITNESS.encode()).fetchone()
+    connection.read_only = False
+    if row and (problem := unfit(*row)):
         raise problem
 
 

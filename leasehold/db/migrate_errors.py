@@ -3,7 +3,7 @@
 from psycopg import Connection, Error, errors, sql
 
 from leasehold.db.steps import Step, lock_key
-from leasehold.errors import DatabaseUnavailable, LeaseholdError, NotPermitted
+from leasehold.errors import ConfigError, DatabaseUnavailable, LeaseholdError, NotPermitted
 
 _LACKING = """
 select current_user,
@@ -41,7 +41,26 @@ select a.pid, a.application_name, a.query
  limit 1
 """)
 
+FITNESS = "select pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding')"
+"""What `unfit` wants to know."""
+
 _CURE = "or let a superuser run the output of `leasehold migrate --sql` once"
+
+
+def unfit(standby: bool, encoding: str) -> LeaseholdError | None:
+    """Return the error for a server or database on which no migration can work, or None."""
+    if standby:
+        return ConfigError(
+            "this server is a standby and takes no writes; nothing was changed",
+            hint="name the primary in the DSN, or several hosts with target_session_attrs=read-write",
+        )
+    if encoding != "UTF8":
+        return ConfigError(
+            f"the database has the encoding {encoding}, and Leasehold needs UTF8: jobs hold any text; "
+            "nothing was changed",
+            hint="create database ... encoding 'UTF8' template template0, and use that one",
+        )
+    return None
 
 
 def worth_repeating(error: Error) -> bool:

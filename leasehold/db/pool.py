@@ -127,8 +127,9 @@ class Database:
                     settle(connection)
                     return answer
             except psycopg.Error as error:
-                _raise_unless_repeatable(what, error, deadline)
-            time.sleep(backoff.pause())
+                pause = backoff.pause()
+                _raise_unless_repeatable(what, error, deadline - pause)
+            time.sleep(pause)
 
     async def _apersist(
         self,
@@ -159,11 +160,13 @@ class Database:
                     loop.seats.release()
             except psycopg.Error as error:
                 unknown = unknown or (sent and not certainly_undone(error))
-                _raise_unless_repeatable(what, error, deadline, sent=unknown)
+                pause = backoff.pause()
+                # A try that begins when the time is over would only be cut off, with its outcome unknown.
+                _raise_unless_repeatable(what, error, deadline - pause, sent=unknown)
             except DatabaseUnavailable as error:
                 error.sent = unknown
                 raise
-            await asyncio.sleep(backoff.pause())
+            await asyncio.sleep(pause)
 
     def new_ids(self, count: int) -> list[str]:
         """Ids for new jobs, in the order of the database's clock."""

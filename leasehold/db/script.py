@@ -16,6 +16,16 @@ from leasehold.version import __version__
 _TURN_TIMEOUT = 60.0
 _LOCK_TIMEOUT = 5.0
 
+_FITNESS = Step(
+    title="the database can hold any text",
+    text="do $$\nbegin\n"
+    "    if current_setting('server_encoding') <> 'UTF8' then\n"
+    "        raise exception 'the database has the encoding %, and Leasehold needs UTF8',"
+    " current_setting('server_encoding');\n"
+    "    end if;\n"
+    "end\n$$;",
+)
+
 
 def script(*, schema: str = DEFAULT_SCHEMA, after: int = 0, source: Source | None = None) -> str:
     """Return SQL that does what `migrate()` does, in one transaction with its bookkeeping.
@@ -39,6 +49,7 @@ def _lines(schema: str, after: int, source: Source) -> Iterator[str]:
     yield "-- Run it with: psql -v ON_ERROR_STOP=1 -f <this file>"
     yield "begin;"
     yield "set local client_encoding = 'UTF8';"
+    yield from _section(_FITNESS)
     yield from _section(settings(schema, turn_timeout=_TURN_TIMEOUT))
     yield from _section(turn(schema))
     yield from _section(impatience(_LOCK_TIMEOUT))

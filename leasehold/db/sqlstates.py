@@ -5,6 +5,7 @@ from typing import Any
 import psycopg
 
 from leasehold.errors import (
+    DatabaseReadOnly,
     DatabaseUnavailable,
     IdempotencyConflict,
     IllegalTransition,
@@ -34,8 +35,11 @@ _AWAY = ("08", "57P", "53", "58")
 _MISSING = {"3F000", "42883", "42P01"}
 """No such schema, function, table: the migration has not run."""
 
-_UNDONE = ("40", "55P03", "57014")
-"""Deadlock or serialization failure, lock timeout, statement timeout: rolled back, and worth another try."""
+_NO_WRITES = "25006"
+"""A standby, or a primary that no longer is one: while it is replaced, worth another try."""
+
+_UNDONE = ("40", "55P03", "57014", _NO_WRITES)
+"""Deadlock or serialization failure, lock timeout, statement timeout, no writes: rolled back, and worth another try."""
 
 
 def translate(error: BaseException) -> LeaseholdError | None:
@@ -52,7 +56,7 @@ def translate(error: BaseException) -> LeaseholdError | None:
 
 def meaning_of(error: psycopg.Error) -> LeaseholdError | None:
     """What an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
-    if certainly_undone(error):
+    if certainly_undone(error) and error.sqlstate != _NO_WRITES:
         return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
     return translate(error)
 
@@ -63,7 +67,13 @@ def certainly_undone(error: psycopg.Error) -> bool:
 
 
 def _usual(code: str, message: str) -> LeaseholdError | None:
-    if code.startswith(_AWAY) or code == "25006":  # a standby, or a primary that no longer is one, takes no writes
+    if code == _NO_WRITES:
+        return DatabaseReadOnly(
+            f"this server takes no writes: {message}",
+            hint="a standby? name the primary in the DSN, or several hosts with target_session_attrs=read-write;"
+            " or default_transaction_read_only is on",
+        )
+    if code.startswith(_AWAY):
         return DatabaseUnavailable(f"PostgreSQL is not available: {message}")
     if code.startswith("22"):
         return InvalidJob(f"PostgreSQL cannot take a value of this call: {message}")

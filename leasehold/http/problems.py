@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from leasehold.errors import (
+    DatabaseReadOnly,
     DatabaseUnavailable,
     IdempotencyConflict,
     IllegalTransition,
@@ -140,6 +141,9 @@ def invalid(*errors: tuple[str, str]) -> Problem:
 def problem_of(error: LeaseholdError) -> Problem:  # noqa: PLR0911 (a table)
     """What one of our own errors means to a client."""
     match error:
+        case DatabaseReadOnly():
+            logger.warning("%s", error)
+            return Problem("database-unavailable", "the database of this server takes no writes", retry_after=1)
         case DatabaseUnavailable():
             logger.warning("the database is not available: %s", error)
             return Problem("database-unavailable", "PostgreSQL does not answer; try again", retry_after=1)

@@ -38,6 +38,7 @@ def attention(
     workers: Sequence[WorkerRow],
     invariants: Sequence[Law] | None,
     holder: str | None,
+    standby: bool,
 ) -> list[Item]:
     """Everything, the worst first."""
     found = [
@@ -50,6 +51,9 @@ def attention(
     ]
     if holder is not None:
         found.append(Item(tone="warn", title="Vacuum is held back", detail=holder, link="/system"))
+    if standby:
+        what = "it shows what it has received so far, and refuses changes"
+        found.append(Item(tone="warn", title="This database is a standby", detail=what, link="/system"))
     return sorted(found, key=lambda item: item.tone != "bad")
 
 

@@ -75,6 +75,8 @@ class System:
     deadlocks: int
     """In this database, since its statistics were reset."""
     settings: dict[str, str]
+    standby: bool
+    """It follows another server: what it shows may be a moment old, and it takes no changes."""
     wal_bytes_per_job: float | None
     """Of the whole server, over the last hour; None: not known yet."""
     transactions_per_job: float | None
@@ -111,6 +113,7 @@ def _system(rows: Any) -> System:
         max_connections=found["max_connections"],
         deadlocks=found["deadlocks"],
         settings=found["settings"],
+        standby=found.get("standby", False),  # functions of the release before do not say it
         wal_bytes_per_job=cost["wal_bytes"],
         transactions_per_job=cost["transactions"],
         jobs=cost["jobs"],

@@ -59,6 +59,7 @@ class SystemView(View):
     max_connections: int
     deadlocks: int
     settings: dict[str, str]
+    standby: bool = Field(description="It follows another server: it shows what it has received and takes no changes.")
     wal_bytes_per_job: float | None = Field(description="Of the whole server, over the last hour.")
     transactions_per_job: float | None = Field(description="Of this database, over the last hour.")
     jobs: int | None = Field(description="That finished in that time, as tallied.")

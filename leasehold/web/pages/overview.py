@@ -10,7 +10,7 @@ from leasehold.web import facts
 from leasehold.web.attention import HOUR, attention
 from leasehold.web.flow import queue_facts
 from leasehold.web.invariants import invariants
-from leasehold.web.machine import holder_words
+from leasehold.web.machine import holder_words, machine
 from leasehold.web.pages.data import SPANS, span_of
 from leasehold.web.visit import Visit
 
@@ -19,7 +19,7 @@ _SHOWN = 6
 
 async def show(visit: Visit) -> Response:
     """The page."""
-    (queues, dead, errors, running, workers), (found, schedules, counts, holder) = await asyncio.gather(
+    (queues, dead, errors, running, workers), (found, schedules, counts, holder, system) = await asyncio.gather(
         asyncio.gather(
             queue_facts(visit),
             facts.dead_lately(visit, HOUR),
@@ -27,11 +27,13 @@ async def show(visit: Visit) -> Response:
             facts.running(visit),
             facts.workers(visit),
         ),
-        asyncio.gather(invariants(visit), facts.schedules(visit), facts.counts(visit), holder_words(visit)),
+        asyncio.gather(
+            invariants(visit), facts.schedules(visit), facts.counts(visit), holder_words(visit), machine(visit)
+        ),
     )
     items = attention(
         now=visit.now, queues=queues, dead=dead, errors=errors, running=running, workers=workers, invariants=found,
-        holder=holder,
+        holder=holder, standby=system is not None and system.standby,
     )  # fmt: skip
     return visit.page(
         "overview.html",

@@ -15,8 +15,10 @@ begin
   return query select 'server', case when version >= 150000 then 'ok' else 'fail' end,
     format('PostgreSQL %s', current_setting('server_version')), 'Leasehold needs PostgreSQL 15 or later';
   if pg_is_in_recovery() then
-    return query select 'writable', 'fail', 'this server is a standby and takes no writes',
-      'name the primary in the DSN, or several hosts with target_session_attrs=read-write';
+    return query select 'writable', 'warn',
+      format('this server is a standby%s: it shows what it has received and takes no writes',
+        coalesce(', whose latest commit is ' || extract(epoch from clock_timestamp() - pg_last_xact_replay_timestamp())::integer || ' s old', '')),
+      'to read this is well; for workers and producers name the primary in the DSN, or several hosts with target_session_attrs=read-write';
   else
     return query select 'writable', 'ok', 'this server takes writes', '';
   end if;

@@ -76,6 +76,7 @@ declare
 begin
   return jsonb_build_object(
     'version', current_setting('server_version'),
+    'standby', pg_is_in_recovery(),
     'sees_sessions', sees_sessions(),
     'tables', (
       select coalesce(jsonb_agg(jsonb_build_object('name', t.relname, 'live', t.n_live_tup, 'dead', t.n_dead_tup,
