@@ -1,6 +1,7 @@
 """The application: its tasks, and its way to the database."""
 
 import asyncio
+import json
 import os
 import threading
 import weakref
@@ -18,6 +19,7 @@ from leasehold.db.foreign import arun_on, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError, JobUnknown, UnknownKind
+from leasehold.importing import warn_of_enqueuing
 from leasehold.intent import Chunks, Intent
 from leasehold.job import Job
 from leasehold.locate import located
@@ -140,6 +142,18 @@ class App:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownKind(f"kind {kind!r} unknown", hint=f"known: {known}") from None
 
+    def declaration(self) -> str:
+        """What the tasks declare about their jobs, for the SQL function `declare_tasks`."""
+        return json.dumps(
+            [
+                {
+                    "kind": options.kind, "lease_seconds": options.lease, "queue": options.queue,
+                    "priority": options.priority, "max_attempts": options.max_attempts,
+                }
+                for options in (task.options for task in self._tasks.values())
+            ]
+        )  # fmt: skip
+
     # -- hooks
 
     def before(self, hook: Before) -> Before:
@@ -161,6 +175,7 @@ class App:
 
     def record(self, intent: Intent, *, connection: object = None) -> UUID:
         """Record one intent; on your own connection, if you give one."""
+        warn_of_enqueuing(intent.kind)
         if connection is not None:
             return run_on(connection, self._store.enqueue(intent))
         database = self.database
@@ -170,6 +185,7 @@ class App:
 
     async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
         """Record one intent; on your own connection, if you give one."""
+        warn_of_enqueuing(intent.kind)
         if connection is not None:
             return await arun_on(connection, self._store.enqueue(intent))
         database = await self.adatabase()

@@ -33,10 +33,10 @@ class Intent:
     payload: str
     """Its arguments, as the text of a JSON object."""
 
-    queue: str = "default"
-    """Where it waits."""
+    queue: str | None = None
+    """Where it waits. None, here and below: what the kind's task declares, as the database knows it from workers."""
 
-    priority: int = 0
+    priority: int | None = None
     """Higher is more urgent, -32767 to 32767."""
 
     run_after: datetime | timedelta | None = None
@@ -45,7 +45,7 @@ class Intent:
     idempotency_key: str | None = None
     """At most one job per key, ever."""
 
-    max_attempts: int = 5
+    max_attempts: int | None = None
     """How many failures end it."""
 
     exclusive_key: str | None = None
@@ -60,9 +60,12 @@ class Intent:
     def __post_init__(self) -> None:
         try:
             check_name("kind", self.kind)
-            check_name("queue", self.queue)
-            check_number("priority", self.priority, -LARGEST, LARGEST)
-            check_number("max_attempts", self.max_attempts, 1, LARGEST)
+            if self.queue is not None:
+                check_name("queue", self.queue)
+            if self.priority is not None:
+                check_number("priority", self.priority, -LARGEST, LARGEST)
+            if self.max_attempts is not None:
+                check_number("max_attempts", self.max_attempts, 1, LARGEST)
             check_key("idempotency_key", self.idempotency_key)
             check_key("exclusive_key", self.exclusive_key)
             check_tags(self.tags)
@@ -81,7 +84,12 @@ class Intent:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both."""
+        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both.
+
+        Without a queue nothing: the database knows which one it is, and says it when it records the job.
+        """
+        if self.queue is None:
+            return ()
         match self.run_after:
             case datetime():
                 return (self.queue, DUE)  # only the database knows whether that is past

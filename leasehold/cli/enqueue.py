@@ -34,7 +34,11 @@ def command(  # noqa: PLR0913 (each is an option)
         str | None, typer.Option("--payload", help="All arguments as a JSON object; - reads it from standard input.")
     ] = None,
     app: Annotated[
-        str | None, typer.Option("--app", help="module:app, to check the arguments and take the task's own options.")
+        str | None,
+        typer.Option(
+            "--app",
+            help="module:app, to check the arguments; its task's options count, not those that workers declared.",
+        ),
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="Where it waits.")] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="Higher is more urgent.")] = None,
@@ -75,8 +79,9 @@ def command(  # noqa: PLR0913 (each is an option)
         if wait:
             _finish(_wait(database, job, patience), as_json=as_json)
             return
+        recorded = database.run(database.store.status(job)) if as_json else None
     if as_json:
-        print_json({"job_id": job, "job_type": kind, "queue": intent.queue})
+        print_json({"job_id": job, "job_type": kind, "queue": recorded and recorded.queue})
     else:
         typer.echo(str(job))
 
@@ -115,8 +120,7 @@ def _intent(app: str | None, kind: str, payload: dict[str, Any], options: dict[s
 
 def _record(database: Database, intent: Intent) -> UUID:
     [new] = database.new_ids(1)
-    job = database.run(database.store.enqueue(intent, id=new, notify=False))
-    database.hints.hint(*intent.hints)
+    job = database.run(database.store.enqueue(intent, id=new, notify=True))
     if str(job) != new:
         say(f"the key {intent.idempotency_key!r} has a job already: this is it")
     return job

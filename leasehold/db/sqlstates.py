@@ -27,6 +27,7 @@ _OURS: dict[str, type[LeaseholdError]] = {
     "LH005": ScheduleLocked,
     "LH006": ScheduleNotDue,
     "LH007": ScheduleDisabled,
+    "LH008": NotPermitted,
 }
 
 _AWAY = ("08", "57P", "53", "58")

@@ -42,6 +42,12 @@ class Caller:
         """Whether jobs of this queue and kind are the caller's business."""
         return (self.queues is None or queue in self.queues) and (self.kinds is None or kind in self.kinds)
 
+    def may_submit(self, *, queue: str | None, kind: str) -> bool:
+        """Whether such a job may be the caller's. Without a queue only the database knows which one it will be."""
+        return (queue is None or self.queues is None or queue in self.queues) and (
+            self.kinds is None or kind in self.kinds
+        )
+
 
 ANYBODY: Final = Caller("anybody", frozenset(SCOPES))
 """Whoever asks a server that needs no tokens."""

@@ -89,13 +89,15 @@ class JobRequest(Asked):
     idempotency_key: Key | None = Field(
         None, description="Names this request. At most one job per key, ever. May come as a header instead."
     )
-    queue: Name = Field("default", description="Where it waits.")
-    priority: Annotated[int, BeforeValidator(_integral), Field(ge=-LARGEST, le=LARGEST)] = Field(
-        0, description="Higher is more urgent."
+    queue: Name | None = Field(
+        None, description="Where it waits. Left out, like priority and maxAttempts: as the jobType's task declares it."
+    )
+    priority: Annotated[int, BeforeValidator(_integral), Field(ge=-LARGEST, le=LARGEST)] | None = Field(
+        None, description="Higher is more urgent."
     )
     run_at: When | None = Field(None, description="Not before this moment.")
-    max_attempts: Annotated[int, BeforeValidator(_integral), Field(ge=1, le=LARGEST)] = Field(
-        5, description="How many failures end it."
+    max_attempts: Annotated[int, BeforeValidator(_integral), Field(ge=1, le=LARGEST)] | None = Field(
+        None, description="How many failures end it."
     )
     exclusive_key: Key | None = Field(None, description="At most one job of this key runs at a time.")
     tags: list[Tag] | None = Field(None, max_length=MAX_TAGS, description="For people to find it by.")
@@ -151,7 +153,7 @@ class Submission:
     """A valid request for a job, ready for the database."""
 
     kind: str
-    queue: str
+    queue: str | None
     key: str
     element: str
     """The element of submit_many's array, as JSON text without its opening brace and id."""
@@ -165,13 +167,20 @@ class Submission:
         return (self.queues is None or job.queue in self.queues) and (self.kinds is None or job.kind in self.kinds)
 
 
-def element_of(request: JobRequest, key: str, payload: str) -> str:
-    """The request as an element of submit_many's array. `payload` is JSON text and stays as it is."""
-    given = (
-        f'"kind":{_quoted(request.job_type)},"queue":{_quoted(request.queue)},"idempotency_key":{_quoted(key)},'
-        f'"priority":{request.priority},"max_attempts":{request.max_attempts}'
-    )
-    parts = [given]
+def element_of(request: JobRequest, key: str, payload: str, queues: frozenset[str] | None = None) -> str:
+    """The request as an element of submit_many's array. `payload` is JSON text and stays as it is.
+
+    `queues`: those that the job may wait in. If the request names none, the database looks whether the kind's is one.
+    """
+    parts = [f'"kind":{_quoted(request.job_type)},"idempotency_key":{_quoted(key)}']
+    if request.queue is not None:
+        parts.append(f'"queue":{_quoted(request.queue)}')
+    elif queues is not None:
+        parts.append(f'"queues":{json.dumps(sorted(queues))}')
+    if request.priority is not None:
+        parts.append(f'"priority":{request.priority}')
+    if request.max_attempts is not None:
+        parts.append(f'"max_attempts":{request.max_attempts}')
     if request.run_at is not None:
         parts.append(f'"run_at":"{request.run_at.isoformat()}"')
     if request.exclusive_key is not None:

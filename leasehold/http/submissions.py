@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from leasehold.errors import IdempotencyConflict, InvalidJob
+from leasehold.errors import IdempotencyConflict, InvalidJob, NotPermitted
 from leasehold.http.answers import Answer, SwiftRoute
 from leasehold.http.auth import Caller
 from leasehold.http.body import errors_of, header, read_body
@@ -15,6 +15,7 @@ from leasehold.http.parsing import Member, checked_text, expect_end, parse_items
 from leasehold.http.problems import Problem, invalid, responses
 from leasehold.http.runtime import runtime
 from leasehold.http.schemas import BatchView, JobRequest, JobView, Submission, element_of, view_of
+from leasehold.http.submitter import not_allowed
 
 router = APIRouter(tags=["jobs"])
 
@@ -75,6 +76,10 @@ async def submit_batch(request: Request) -> Answer:
         raise Problem("idempotency-conflict", detail) from error
     except InvalidJob as error:
         raise invalid(("jobs", error.args[0])) from error
+    except NotPermitted as error:
+        if error.args[0].startswith("jobs["):
+            raise not_allowed() from error
+        raise
     return Answer(202, b'{"jobs":[' + b",".join(map(view_of, jobs)) + b"]}")
 
 
@@ -105,13 +110,12 @@ def _submission(
         key = header_key
     if key is None:
         raise invalid((f"{prefix}idempotencyKey", "needed, here or as the header Idempotency-Key"))
-    if not caller.may(queue=request.queue, kind=request.job_type):
+    if not caller.may_submit(queue=request.queue, kind=request.job_type):
         raise Problem("forbidden", "this token is not good for that queue or jobType")
     payload = members.get("payload")
     exact = "{}" if payload is None else text[payload.begin : payload.end]
-    return Submission(
-        request.job_type, request.queue, key, element_of(request, key, exact), caller.queues, caller.kinds
-    )
+    element = element_of(request, key, exact, caller.queues)
+    return Submission(request.job_type, request.queue, key, element, caller.queues, caller.kinds)
 
 
 def _header_key(request: Request) -> str | None:

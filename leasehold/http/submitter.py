@@ -228,8 +228,17 @@ def _refusal(row: Refused) -> Problem:
             return invalid(("", row.detail))
         case "LH004":
             return _conflict()
+        case "LH008":
+            return not_allowed()
         case _:
             return Problem("database-unavailable", "the job was pruned meanwhile; repeat the request", retry_after=1)
+
+
+def not_allowed() -> Problem:
+    """The caller may not use the queue that the kind's task declares."""
+    return Problem(
+        "forbidden", "this token is not good for the queue of that jobType; name a queue that it is good for"
+    )
 
 
 def _conflict() -> Problem:

@@ -165,6 +165,7 @@ class Worker:
             slots=self.options.slots,
         )
         await link.insist(call)
+        await link.insist(self.store.declare_tasks(self.app.declaration()))
         if self.app.schedules.declared:
             changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared))
             if changed:

@@ -216,3 +216,31 @@ def test_secrets_are_compared_in_constant_time_and_nowhere_else() -> None:
     assert "hmac.compare_digest(self.hash(), secret_hash)" in text
     assert "token.fits(stored.secret_hash)" in text
     assert not re.search(r"secret_hash\s*[=!]=|[=!]=\s*\S*secret_hash", text)
+
+
+def test_a_job_without_a_queue_waits_where_its_task_declares_if_the_token_is_good_for_that(
+    served: Served, sql: Sql, home_dsn: str
+) -> None:
+    sql.execute(
+        'select declare_tasks(\'[{"kind": "DECLARED", "lease_seconds": 30, "queue": "declared",'
+        ' "priority": 4, "max_attempts": 3}]\')'
+    )
+    good = token_for(home_dsn, "submit", queues=["declared", "own"])
+    bad = token_for(home_dsn, "submit", queues=["own"])
+    body = {"jobType": "DECLARED", "payload": {}}
+
+    def posted(token: str, **more: str) -> httpx.Response:
+        return httpx.post(f"{served.url}/jobs", json=body | {"idempotencyKey": key()} | more, headers=bearer(token))
+
+    made = posted(good)
+    assert (made.status_code, made.json()["queue"]) == (202, "declared")
+    row = sql.execute("select priority, max_attempts from jobs where id = %s", [made.json()["jobId"]]).fetchone()
+    assert row == {"priority": 4, "max_attempts": 3}
+    assert posted(good, queue="own").json()["queue"] == "own"
+    refused = posted(bad)
+    assert (refused.status_code, refused.json()["type"]) == (403, posted(bad, queue="declared").json()["type"])
+    assert "declared" not in refused.json()["detail"].replace("declares", "")
+    batch = {"jobs": [body | {"idempotencyKey": key()}]}
+    answer = httpx.post(f"{served.url}/jobs/batch", json=batch, headers=bearer(bad))
+    assert answer.status_code == 403
+    assert posted(bad, queue="own").status_code == 202

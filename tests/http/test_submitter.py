@@ -67,7 +67,7 @@ async def test_what_arrives_meanwhile_is_gathered_into_few_statements(database: 
 async def test_one_bad_job_never_fails_its_neighbours(database: Database) -> None:
     submitter = Submitter(database, SETTINGS)
     bad = submission()
-    wrong = Submission(bad.kind, bad.queue, bad.key, bad.element.replace('"priority":0', '"priority":99999'))
+    wrong = Submission(bad.kind, bad.queue, bad.key, bad.element.replace('"payload"', '"priority":99999,"payload"'))
     good, refused, other = await asyncio.gather(
         submitter.submit(submission()), submitter.submit(wrong), submitter.submit(submission()), return_exceptions=True
     )

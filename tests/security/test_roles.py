@@ -35,6 +35,7 @@ MATRIX = {
     "upkeep": {"worker"},
     "next_due": {"worker", "operator"},
     "declare_kinds": {"worker", "operator"},
+    "declare_tasks": {"worker", "operator"},
     "cancel": {"operator", "api"},
     "retry": {"operator", "api"},
     "logs": {"operator", "api"},
@@ -106,9 +107,10 @@ HELPERS = {
     "recent_traffic", "record_intent", "refuse", "refuse_payload", "refuse_rewriting", "refuse_schedule",
     "refuse_transition", "room_under", "running_under", "sample_flow", "schedule_defaults", "schedule_enqueue",
     "schedule_intent_key", "schedule_jitter", "schedule_lock", "schedule_of", "schedule_problem_of", "sees_sessions",
-    "settle_exclusive", "states_of", "submission_problem", "submitted", "tally_of", "token_problem", "unfinished_of",
-    "unpark", "unpark_again", "unpark_forgotten", "unpark_limited", "unpark_under", "uuidv7", "verdict", "vouch",
-    "write_schedule",
+    "settle_exclusive", "states_of", "submission_problem", "submitted", "tally_of", "tasks_of", "token_problem",
+    "unfinished_of",
+    "unpark", "unpark_again", "unpark_forgotten", "unpark_limited", "unpark_under", "usual_attempts", "uuidv7",
+    "verdict", "vouch", "write_schedule",
 }  # fmt: skip
 """Nobody's. uuidv7 is ours only before PostgreSQL 18."""
 
@@ -177,6 +179,7 @@ CALLS = {
     "start_worker": "'w'",
     "stop_worker": "'w'",
     "declare_kinds": "'{k}', '{5}'",
+    "declare_tasks": "'[]'",
     "cancel": NO_ID,
     "retry": NO_ID,
     "logs": NO_ID,

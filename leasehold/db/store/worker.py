@@ -27,6 +27,7 @@ _TEXTS = {
     "next_due": "select {}.next_due_v1()",
     "start_worker": "select {}.start_worker_v1(%s, %s, %s, %s::text[], %s::text[], %s::double precision[], %s)",
     "stop_worker": "select {}.stop_worker_v1(%s)",
+    "declare_tasks": "select {}.declare_tasks_v1(%s::jsonb)",
 }
 
 
@@ -160,6 +161,10 @@ class WorkerCalls(Calls):
             slots,
         )
         return Call(self._sql["start_worker"], args, nothing, repeatable=True)
+
+    def declare_tasks(self, tasks: str) -> Call[None]:
+        """Say what tasks declare: a JSON array of objects with kind, lease_seconds, queue, priority, max_attempts."""
+        return Call(self._sql["declare_tasks"], (tasks,), nothing, repeatable=True)
 
     def stop_worker(self, worker: str) -> Call[None]:
         """Say that a worker is gone."""

@@ -43,7 +43,7 @@ async def clone(visit: Visit, wanted: Clone) -> Response:
         "exclusiveKey": job.exclusive_key, "tags": job.tags,
     }  # fmt: skip
     request = validated(JobRequest, fields)
-    if not caller.may(queue=request.queue, kind=request.job_type):
+    if not caller.may(queue=wanted.queue, kind=request.job_type):
         raise Problem("forbidden", "this token is not good for that queue or kind")
     key = f"dashboard:{wanted.key}"[:500]
     submission = Submission(

@@ -15,6 +15,10 @@ return case state when 'running' then 'RUNNING' when 'success' then 'COMPLETED'
   when 'dead' then case when reason = 'cancelled' then 'CANCELLED' else 'FAILED' end
   else 'PENDING' end;
 
+-- How many failures end a job when neither the caller nor its kind's task says a number.
+create or replace function usual_attempts() returns integer language sql immutable parallel safe
+return 5;
+
 -- The first thing wrong with an intent, in words, or null. A single expression, so that it is inlined.
 create or replace function intent_problem(
   kind text, queue text, priority integer, max_attempts integer, payload jsonb, idempotency_key text,

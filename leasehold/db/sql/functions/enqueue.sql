@@ -1,5 +1,6 @@
 -- Record an intent.  nothing -> queued, or created while run_at lies in the future.
 -- A used idempotency key (or a repeated id) gives the job that has it: same id, no new row.
+-- Null queue, priority or max_attempts: what the kind's task declares (declare_tasks), else 'default', 0, usual_attempts().
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict.
 
 create or replace function record_intent(
@@ -13,12 +14,19 @@ declare
   at timestamptz := clock();
   due timestamptz := coalesce(record_intent.run_at, at + record_intent.run_after, at);
   begin_as job_state := case when not record_intent.accepted or due > at then 'created' else 'queued' end;
-  problem text := intent_problem(record_intent.kind, record_intent.queue, record_intent.priority,
-    record_intent.max_attempts, record_intent.payload, record_intent.idempotency_key, record_intent.exclusive_key,
-    record_intent.tags);
+  problem text;
   made uuid;
   job record;
 begin
+  if record_intent.queue is null or record_intent.priority is null or record_intent.max_attempts is null then
+    select coalesce(record_intent.queue, k.queue, 'default'), coalesce(record_intent.priority, k.priority, 0),
+      coalesce(record_intent.max_attempts, k.max_attempts, usual_attempts())
+    into record_intent.queue, record_intent.priority, record_intent.max_attempts
+    from (select) one left join kinds k on k.kind = record_intent.kind;
+  end if;
+  problem := intent_problem(record_intent.kind, record_intent.queue, record_intent.priority,
+    record_intent.max_attempts, record_intent.payload, record_intent.idempotency_key, record_intent.exclusive_key,
+    record_intent.tags);
   if problem is not null then
     perform refuse('LH003', 'invalid_argument', problem, 'nothing was recorded');
   end if;
@@ -67,11 +75,11 @@ end $$;
 create or replace function enqueue_v1(
   kind text,
   payload jsonb default '{}',
-  queue text default 'default',
-  priority integer default 0,
+  queue text default null,
+  priority integer default null,
   run_at timestamptz default null,
   idempotency_key text default null,
-  max_attempts integer default 5,
+  max_attempts integer default null,
   exclusive_key text default null,
   tags text[] default null,
   run_after interval default null,
@@ -88,8 +96,8 @@ begin
 end $$;
 
 create or replace function enqueue(
-  kind text, payload jsonb default '{}', queue text default 'default', priority integer default 0,
-  run_at timestamptz default null, idempotency_key text default null, max_attempts integer default 5,
+  kind text, payload jsonb default '{}', queue text default null, priority integer default null,
+  run_at timestamptz default null, idempotency_key text default null, max_attempts integer default null,
   exclusive_key text default null, tags text[] default null, run_after interval default null, id uuid default null,
   strict boolean default false, notify boolean default true
 ) returns uuid language sql

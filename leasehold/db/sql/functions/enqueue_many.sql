@@ -3,14 +3,19 @@
 -- a used idempotency key (or a repeated id) gives the job that has it.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, 40001 (a job was pruned meanwhile: repeat).
 
--- The array as rows, with the defaults of enqueue filled in. Stable and plain, so that it is inlined.
+-- The array as rows, with the defaults of enqueue filled in: a kind is looked up only for what an element leaves out.
+-- Stable and plain, so that it is inlined.
 create or replace function intents_of(jobs jsonb) returns table (
   ord bigint, kind text, payload jsonb, queue text, priority integer, run_at timestamptz, run_after interval,
   idempotency_key text, max_attempts integer, exclusive_key text, tags text[], id uuid
 ) language sql stable
 as $$
-  select r.ord, r.kind, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), coalesce(r.priority, 0), r.run_at,
-    r.run_after, r.idempotency_key, coalesce(r.max_attempts, 5), r.exclusive_key, r.tags, r.id
+  select r.ord, r.kind, coalesce(r.payload, '{}'),
+    coalesce(r.queue, (select k.queue from kinds k where k.kind = r.kind), 'default'),
+    coalesce(r.priority, (select k.priority from kinds k where k.kind = r.kind), 0), r.run_at, r.run_after,
+    r.idempotency_key,
+    coalesce(r.max_attempts, (select k.max_attempts from kinds k where k.kind = r.kind), usual_attempts()),
+    r.exclusive_key, r.tags, r.id
   from rows from (jsonb_to_recordset(jobs) as (kind text, payload jsonb, queue text, priority integer,
     run_at timestamptz, run_after interval, idempotency_key text, max_attempts integer, exclusive_key text, tags text[],
     id uuid)) with ordinality r(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,

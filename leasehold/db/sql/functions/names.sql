@@ -39,7 +39,7 @@ begin
       union select 'queue', s.queue from schedules s union select 'kind', s.kind from schedules s
       union select 'queue', p.queue from queues p
       union select l.scope, l.name from limits l where l.scope in ('queue', 'kind')
-      union select 'kind', k.kind from kinds k)
+      union select 'kind', k.kind from kinds k union select 'queue', k.queue from kinds k)
     select t.what, t.name from (
       select f.what, f.name, row_number() over (partition by f.what order by f.name) as nth
       from found f where f.name is not null) t

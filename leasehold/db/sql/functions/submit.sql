@@ -6,11 +6,11 @@
 create or replace function submit_v1(
   kind text,
   payload jsonb default '{}',
-  queue text default 'default',
-  priority integer default 0,
+  queue text default null,
+  priority integer default null,
   run_at timestamptz default null,
   idempotency_key text default null,
-  max_attempts integer default 5,
+  max_attempts integer default null,
   exclusive_key text default null,
   tags text[] default null,
   run_after interval default null,
@@ -26,8 +26,8 @@ begin
 end $$;
 
 create or replace function submit(
-  kind text, payload jsonb default '{}', queue text default 'default', priority integer default 0,
-  run_at timestamptz default null, idempotency_key text default null, max_attempts integer default 5,
+  kind text, payload jsonb default '{}', queue text default null, priority integer default null,
+  run_at timestamptz default null, idempotency_key text default null, max_attempts integer default null,
   exclusive_key text default null, tags text[] default null, run_after interval default null, id uuid default null,
   strict boolean default false
 ) returns uuid language sql

@@ -3,7 +3,8 @@
 -- `jobs` is an array of objects with the argument names of submit. Each gets its own answer, in the order of the array:
 -- the job that it is now, or an error code and what is wrong. One that is wrong never fails its neighbours, so nothing
 -- is cast here before it is known to fit. With all_or_none the first that is wrong fails the call.
--- Errors: LH003 invalid_argument, LH004 idempotency_conflict; as codes of single jobs also 40001 (pruned meanwhile:
+-- An element may have `queues`, an array: the only queues that its job may wait in, also if its kind declares the queue.
+-- Errors: LH003 invalid_argument, LH004 idempotency_conflict, LH008 queue_not_allowed; as codes of single jobs also 40001 (pruned meanwhile:
 -- repeat it).
 
 -- Whether the text is a moment with its time zone (RFC 3339) that a cast takes. There is no leap second and no 24:00.
@@ -28,7 +29,7 @@ begin
     return 'it is not a JSON object';
   end if;
   unknown := job - array['kind', 'payload', 'queue', 'priority', 'run_at', 'run_after', 'idempotency_key', 'max_attempts',
-    'exclusive_key', 'tags', 'id', 'strict'];
+    'exclusive_key', 'tags', 'id', 'strict', 'queues'];
   if unknown <> '{}' then
     return format('unknown field %L', (select left(k, 100) from jsonb_object_keys(unknown) k limit 1));
   end if;
@@ -50,12 +51,17 @@ begin
   if problem is not null then
     return problem;
   end if;
-  return intent_problem(job ->> 'kind', coalesce(job ->> 'queue', 'default'), coalesce((job ->> 'priority')::integer, 0),
-    coalesce((job ->> 'max_attempts')::integer, 5),
+  problem := intent_problem(job ->> 'kind', coalesce(job ->> 'queue', 'default'), coalesce((job ->> 'priority')::integer, 0),
+    coalesce((job ->> 'max_attempts')::integer, 1),
     case when jsonb_typeof(job -> 'payload') = 'null' then '{}' else coalesce(job -> 'payload', '{}') end,
     job ->> 'idempotency_key', job ->> 'exclusive_key',
     case when jsonb_typeof(job -> 'tags') = 'array' and jsonb_array_length(job -> 'tags') > 50
       then array_fill(''::text, array[51]) end);
+  if problem is null and job ? 'queues' and not (job -> 'queues') ?
+      coalesce(job ->> 'queue', (select k.queue from kinds k where k.kind = job ->> 'kind'), 'default') then
+    return 'queue_not_allowed';
+  end if;
+  return problem;
 end $$;
 
 -- What became of each intent, or what is wrong with it. A statement of its own after the insert, so that rows which
@@ -68,7 +74,8 @@ create or replace function submitted(
   finished_at timestamptz
 ) language sql stable
 as $$
-  select p.ord::integer, 'LH003', p.problem, null, null, null, null, null, null, null, null, null, null, null, null
+  select p.ord::integer, case p.problem when 'queue_not_allowed' then 'LH008' else 'LH003' end,
+    case p.problem when 'queue_not_allowed' then 'the queue of its kind is not one of its queues' else p.problem end, null, null, null, null, null, null, null, null, null, null, null, null
   from unnest(problems) with ordinality p(problem, ord) where p.problem is not null
   union all
   select places[i.ord], f.error, f.detail, s.id, s.kind, s.queue, s.state, client_status(s.state, s.reason), s.reason,
@@ -148,6 +155,8 @@ begin
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
     elsif found and wrong.error = 'LH003' then
       perform refuse('LH003', 'invalid_argument', format('jobs[%s]: %s', wrong.ord - 1, wrong.detail), 'nothing was recorded');
+    elsif found and wrong.error = 'LH008' then
+      perform refuse('LH008', 'queue_not_allowed', format('jobs[%s]: %s', wrong.ord - 1, wrong.detail), 'nothing was recorded');
     elsif found then
       perform refuse('LH004', 'idempotency_conflict', format('jobs[%s]: %s', wrong.ord - 1, wrong.detail), 'nothing was recorded');
     end if;
