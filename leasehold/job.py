@@ -8,6 +8,7 @@ from uuid import UUID
 
 from leasehold.arguments import Result
 from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
+from leasehold.importing import refuse_waiting
 
 if TYPE_CHECKING:
     from leasehold.app import App
@@ -65,6 +66,7 @@ class Job(Generic[R]):
 
         Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
         """
+        refuse_waiting(self)
         for pause in _pauses(timeout):
             now = self.refresh()
             if now.finished_at is not None:
@@ -77,6 +79,7 @@ class Job(Generic[R]):
 
         Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
         """
+        refuse_waiting(self)
         for pause in _pauses(timeout):
             now = await self.arefresh()
             if now.finished_at is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from leasehold.app import App
 from leasehold.errors import ConfigError
+from leasehold.importing import importing
 
 
 def load_app(name: str) -> App:
@@ -17,7 +18,8 @@ def load_app(name: str) -> App:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        with importing(module_name):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # something that the module itself wants
