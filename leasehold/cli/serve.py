@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
-    On a loopback address tokens are needed as soon as one was made (`leasehold tokens create`); any other address is
-    served only with tokens.
+    On a loopback address tokens are needed as soon as one was made (`leasehold tokens create`); any other address, and
+    any at all with LEASEHOLD_ENV=production, is served only with tokens.
     """
     tether = Tether.take()  # first of all: whoever started us may be gone already
     if dsn:
@@ -61,8 +61,8 @@ def command(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    place = Place(host=host, port=port)
     loaded = load_app(app) if app else App()
+    place = Place(host=host, port=port, production=loaded.settings.production)
     with contextlib.closing(loaded):
         if tether is None:
             _check(loaded, place)
@@ -94,6 +94,8 @@ class Place:
 
     host: str
     port: int
+    production: bool = False
+    """Other people's jobs are at stake, whatever the address: a proxy may serve it to the world."""
 
     @property
     def is_loopback(self) -> bool:
@@ -107,7 +109,7 @@ class Place:
     @property
     def tokens(self) -> 'bool | Literal["auto"]':
         """Whether requests need a token there."""
-        return "auto" if self.is_loopback else True
+        return "auto" if self.is_loopback and not self.production else True
 
     @contextlib.contextmanager
     def listening(self, *, shared: bool) -> Iterator[socket.socket]:
@@ -136,11 +138,17 @@ def _check(app: App, place: Place) -> None:
     """Refuse to start what could not work, or would be open to everybody."""
     database = app.database
     say_if_standby(check(database.dsn, schema=app.settings.schema))
-    if not place.is_loopback and not database.run(database.store.tokens_exist()):
-        raise ConfigError(
-            f"{place.host} can be reached by others, and no token was made",
-            hint="leasehold tokens create, or serve 127.0.0.1",
-        )
+    if place.tokens == "auto":
+        if not database.run(database.store.tokens(1)):
+            say(
+                "no token was ever made: every program on this machine may do everything, "
+                "and what a proxy passes on is refused; to ask for tokens: leasehold tokens create"
+            )
+        return
+    if not database.run(database.store.tokens_exist()):
+        why = "LEASEHOLD_ENV is 'production'" if place.is_loopback else f"{place.host} can be reached by others"
+        cure = "leasehold tokens create" + ("" if place.production else ", or serve 127.0.0.1")
+        raise ConfigError(f"{why}, and no token was made", hint=cure)
 
 
 def _supervise(place: Place, workers: int, app: str | None) -> int:

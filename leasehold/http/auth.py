@@ -53,14 +53,21 @@ ANYBODY: Final = Caller("anybody", frozenset(SCOPES))
 """Whoever asks a server that needs no tokens."""
 
 
+_FORWARDED: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
+"""Headers of a request that a proxy has passed on."""
+
+_SAFE: Final = frozenset({"GET", "HEAD"})
+
+
 def check_host(scope: Scope) -> None:
-    """Where no token is needed, whoever can make somebody's browser ask could do anything: a page whose name was made
-    to lead here, which the Host header tells, and a page of another site.
+    """Where no token is needed, a page in a browser of this machine could do anything: a page whose name was made to
+    lead here, which the Host header shows. And so could all who reach a proxy of this machine.
     """
-    if header(scope, b"sec-fetch-site") == b"cross-site" and scope["method"] not in {"GET", "HEAD"}:
-        raise Problem("forbidden", "another site made this request, and without tokens only this machine is served")
-    name = (header(scope, b"host") or b"").decode("latin-1")
-    host = urlsplit(f"//{name}").hostname or ""
+    for name, _ in scope["headers"]:
+        if name in _FORWARDED:
+            shown = name.decode("latin-1")
+            raise Problem("forbidden", f"a proxy passed this on ({shown}): make a token, `leasehold tokens create`")
+    host = hostname(header(scope, b"host"))
     if host == "localhost" or host.endswith(".localhost"):
         return
     try:
@@ -69,6 +76,49 @@ def check_host(scope: Scope) -> None:
     except ValueError:
         pass
     raise Problem("forbidden", "without tokens this is served to 127.0.0.1 and localhost only")
+
+
+def check_origin(scope: Scope, allowed: frozenset[str] = frozenset()) -> None:
+    """Where no token is needed, refuse what a page of another origin makes a browser send. What a page may read of an
+    answer is up to the browser, so this is about requests that change something.
+    """
+    if scope["method"] in _SAFE:
+        return
+    site = origin = None
+    for name, value in scope["headers"]:
+        if name == b"sec-fetch-site":
+            site = value
+        elif name == b"origin":
+            origin = value
+    if site is None and origin is None:
+        return  # not a browser
+    if origin is not None and origin.decode("latin-1") in allowed:
+        return
+    # The scheme is not compared: behind a proxy that ends TLS we are asked by http. The host is.
+    if site not in {None, b"same-origin", b"none"} or (origin is not None and not _is_own(scope, origin, site)):
+        raise Problem("forbidden", "a page of another origin made this request, and no token is asked for here")
+
+
+def _is_own(scope: Scope, origin: bytes, site: bytes | None) -> bool:
+    asked = (header(scope, b"host"), header(scope, b"x-forwarded-host"))
+    # A proxy may have changed the Host header. The browser knows, if it is one that says so.
+    return site == b"same-origin" or netloc(origin) in asked
+
+
+def netloc(origin: bytes) -> bytes:
+    """The host and port of an origin; nothing of what is none."""
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.encode("latin-1")
+    except ValueError:
+        return b""
+
+
+def hostname(host: bytes | None) -> str:
+    """The name or address in a Host header; nothing of what is none."""
+    try:
+        return urlsplit(f"//{(host or b'').decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 class Need:
@@ -122,10 +172,10 @@ class Gate:
     async def admit(self, scope: Scope, *scopes: str) -> Caller:
         """The caller of this request, who has one of the scopes."""
         mode = self._settings.tokens
-        if mode is False:
-            return ANYBODY
-        if mode == "auto" and not await self._any_token():
-            check_host(scope)
+        if mode is False or (mode == "auto" and not await self._any_token()):
+            if mode == "auto":
+                check_host(scope)
+            check_origin(scope, self._settings.origins)
             return ANYBODY
         token = _token_of(header(scope, b"authorization"))
         stored: StoredToken | None = await self._recall(token.id) if token is not None else None

@@ -1,15 +1,43 @@
 """Connections whose other end takes its time: each may keep a socket of ours only for so long.
 
-The server below us waits for ever for the rest of a request's head, takes a head of any size, and waits for ever
-for a client that does not read its answer. Bodies have a deadline of their own, see `body.py`.
+The server below us waits for ever for the rest of a request's head, takes a head of any size, trailers of any size
+behind a chunked body, and waits for ever for a client that does not read its answer. It also closes a connection while
+the client still sends, which takes the answer away again. Bodies have a deadline of their own, see `body.py`.
 """
 
 from asyncio import TimerHandle, Transport
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from leasehold.http.problems import MEDIA_TYPE, Problem
 from leasehold.http.settings import ApiSettings
+
+_PER_CHUNK: Final = 16
+"""Bytes around a chunk that are not counted: its size in hexadecimal digits and two line ends."""
+
+_MOST_DISCARDED: Final = 64 * 1024 * 1024
+"""Bytes of a refused request that are read, so that its sender gets to read the answer."""
+
+
+class _Way:
+    """The transport as uvicorn sees it: one that is closed while the client still sends is closed in two steps."""
+
+    def __init__(self, transport: Transport, protocol: "PatientProtocol") -> None:
+        self._protocol = protocol
+        self.write = transport.write
+        self.abort = transport.abort
+        self.get_extra_info = transport.get_extra_info
+        self.set_protocol = transport.set_protocol
+        self._transport = transport
+
+    def close(self) -> None:
+        """No more is written; what still comes is read for a while, and thrown away."""
+        self._protocol.linger(self._transport)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._protocol.lingering or self._transport.is_closing()
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -18,20 +46,31 @@ class PatientProtocol(HttpToolsProtocol):
     head_seconds: float
     head_bytes: int
     send_seconds: float
+    linger_seconds: float
+
+    lingering = False
+    """The answer was given, the rest of the request is thrown away."""
 
     _head_timer: TimerHandle | None = None
     _send_timer: TimerHandle | None = None
     _in_head = True
     _in_body = False
     _head_size = 0
+    _around = 0
+    _allowed_around = 0
+    _discarded = 0
+    _over = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """A client is there."""
         super().connection_made(transport)
+        way: Any = _Way(transport, self)
+        self.transport = way
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
+        self._over = True
         for timer in (self._head_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
@@ -39,13 +78,25 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """It has sent something."""
-        if not self._in_body:
+        if self.lingering:
+            self._discarded += len(data)
+            if self._discarded > _MOST_DISCARDED:
+                self.transport.abort()
+            return
+        if self._in_body:
+            self._around += len(data)
+        else:
             self._head_size += len(data)
             # A body may be behind the head in what has come, so only what lies before is counted against it.
             if self._head_size > self.head_bytes and self._head_size - len(data) + _head_end(data) > self.head_bytes:
                 self._refuse(Problem("head-too-large", f"the limit is {self.head_bytes:,} bytes"))
                 return
         super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._in_body and self._around > self.head_bytes + self._allowed_around:
+            self._refuse(Problem("head-too-large", f"what is around the body has {self.head_bytes:,} bytes"))
+            return
         # Nothing of ours is under way and yet bytes come: the next head, or something that never becomes one.
         if self._in_head or self.cycle.response_complete:
             self._expect_head()
@@ -55,26 +106,66 @@ class PatientProtocol(HttpToolsProtocol):
         self._in_head = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line of the head. Behind a body there may be more of them, which mean nothing to us."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Its head is whole."""
+        if self.lingering:
+            return
         self._in_head = False
         self._in_body = True
-        self._head_size = 0
+        self._head_size = self._around = self._allowed_around = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(Problem("method-not-allowed", "this is no proxy"))
+            return
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body."""
+        self._allowed_around += len(body)
+        if not self.lingering:
+            super().on_body(body)
+
+    def on_chunk_header(self) -> None:
+        """A chunk of its body begins."""
+        self._allowed_around += _PER_CHUNK
 
     def on_message_complete(self) -> None:
         """Its body is whole."""
         self._in_body = False
-        super().on_message_complete()
+        if not self.lingering:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The answer is written; if the connection closes now, that must not take for ever either."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._expect_reading()
+
+    def linger(self, transport: Transport) -> None:
+        """Close, but not while the client still sends: it would be told of that before it has read the answer."""
+        if self._over or self.lingering or not self._in_body or not transport.can_write_eof():
+            transport.close()
+            return
+        self.lingering = True
+        self.flow.resume_reading()
+        transport.write_eof()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(self.linger_seconds, transport.close)
+
+    def shutdown(self) -> None:
+        """The server ends."""
+        if self.lingering:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing more was asked for a while."""
@@ -106,16 +197,25 @@ class PatientProtocol(HttpToolsProtocol):
         self._refuse(Problem("malformed-http", msg))
 
     def _refuse(self, problem: Problem) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        # Two answers to one request would be taken for an answer to the next.
+        if cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete):
+            self.transport.abort()
+            return
         body = problem.body()
         head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[problem.known.status] + head.encode() + body)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._in_body = True
         self.transport.close()
         self._expect_reading()
 
 
 def patient(settings: ApiSettings) -> type[PatientProtocol]:
     """The protocol of a server with these settings; uvicorn makes one for each connection and knows none of them."""
-    names = ("head_seconds", "head_bytes", "send_seconds")
+    names = ("head_seconds", "head_bytes", "send_seconds", "linger_seconds")
     return type("Patient", (PatientProtocol,), {name: getattr(settings, name) for name in names})
 
 

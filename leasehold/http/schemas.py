@@ -128,10 +128,10 @@ class JobView(View):
     run_at: Moment
     created_at: Moment
     updated_at: Moment
-    finished_at: Moment | None = Field(None, description="Only of finished jobs.")
-    progress: float | None = Field(None, ge=0, le=1, description="If the task has told: 0 to 1.")
-    progress_note: str | None = Field(None, description="If the task has told.")
-    error: JobError | None = Field(None, description="Only of FAILED jobs.")
+    finished_at: Moment | None = Field(description="null until it has finished.")
+    progress: float | None = Field(ge=0, le=1, description="0 to 1; null unless the task has reported it.")
+    progress_note: str | None = Field(description="null unless the task has reported one.")
+    error: JobError | None = Field(description="null unless the job is FAILED.")
 
 
 class BatchView(View):
@@ -194,22 +194,17 @@ def element_of(request: JobRequest, key: str, payload: str, queues: frozenset[st
 
 
 def view_of(job: Seen) -> bytes:
-    """The JobView of a job, as JSON: by hand, because every answer has one."""
-    given = (
+    """The JobView of a job, as JSON: by hand, because every answer has one. Always with the same fields."""
+    finished = "null" if job.finished_at is None else f'"{rfc3339(job.finished_at)}"'
+    progress = "null" if job.progress is None else repr(job.progress)
+    note = "null" if job.progress_note is None else _quoted(job.progress_note)
+    error = f'{{"reason":{_quoted(job.reason or "unknown")}}}' if job.status == "FAILED" else "null"
+    return (
         f'{{"jobId":"{job.id}","jobType":{_quoted(job.kind)},"status":"{job.status}","queue":{_quoted(job.queue)},'
         f'"runAt":"{rfc3339(job.run_at)}","createdAt":"{rfc3339(job.created_at)}",'
-        f'"updatedAt":"{rfc3339(job.updated_at)}"'
-    )
-    parts = [given]
-    if job.finished_at is not None:
-        parts.append(f'"finishedAt":"{rfc3339(job.finished_at)}"')
-    if job.progress is not None:
-        parts.append(f'"progress":{job.progress!r}')
-    if job.progress_note is not None:
-        parts.append(f'"progressNote":{_quoted(job.progress_note)}')
-    if job.status == "FAILED":
-        parts.append(f'"error":{{"reason":{_quoted(job.reason or "unknown")}}}')
-    return (",".join(parts) + "}").encode()
+        f'"updatedAt":"{rfc3339(job.updated_at)}","finishedAt":{finished},"progress":{progress},'
+        f'"progressNote":{note},"error":{error}}}'
+    ).encode()
 
 
 def etag_of(view: bytes) -> str:

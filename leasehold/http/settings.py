@@ -25,6 +25,9 @@ class ApiSettings:
     dashboard: Dashboard = "on"
     """Whether the dashboard is served, and whether it can change anything."""
 
+    origins: frozenset[str] = frozenset()
+    """Where no token is needed: other origins whose pages may change something, such as `https://app.example`."""
+
     hidden_fields: frozenset[str] = frozenset()
     """Fields of payloads and results whose values the dashboard does not show, at any depth, in small letters."""
 
@@ -44,7 +47,10 @@ class ApiSettings:
     """How long a client may take to send a request's target and headers, from connecting or from their first byte."""
 
     head_bytes: int = 64 * 1024
-    """How large these may be."""
+    """How large these may be; the same for what is around a body: sizes and extensions of chunks, trailers."""
+
+    linger_seconds: float = 5.0
+    """How long the rest of a refused body is read and thrown away, so that its sender gets to read the answer."""
 
     send_seconds: float = 30.0
     """How long a client may leave an answer unread once all buffers are full."""
@@ -80,7 +86,7 @@ class ApiSettings:
     def from_env(cls, **given: Any) -> "ApiSettings":
         """Each number from `LEASEHOLD_API_` and its name, as in LEASEHOLD_API_BODY_SECONDS; what is given here wins.
 
-        The dashboard has LEASEHOLD_DASHBOARD and LEASEHOLD_HIDDEN_FIELDS.
+        The dashboard has LEASEHOLD_DASHBOARD and LEASEHOLD_HIDDEN_FIELDS, the origins LEASEHOLD_ORIGINS.
         """
         found: dict[str, Any] = {
             field.name: _number(f"LEASEHOLD_API_{field.name.upper()}", field.default)
@@ -88,7 +94,9 @@ class ApiSettings:
             if type(field.default) in {int, float}
         }
         hidden = (name.strip().casefold() for name in os.environ.get("LEASEHOLD_HIDDEN_FIELDS", "").split(","))
+        origins = (origin.strip() for origin in os.environ.get("LEASEHOLD_ORIGINS", "").split(","))
         found |= {"dashboard": _dashboard(), "hidden_fields": frozenset(filter(None, hidden))}
+        found["origins"] = frozenset(filter(None, origins))
         return cls(**(found | given))
 
 

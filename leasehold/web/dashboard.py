@@ -175,5 +175,5 @@ async def _nobody(_: Request, __: Exception) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    logger.error("a defect while answering %s %s", request.method, request.url.path, exc_info=error)
+    logger.error("a defect while answering %s %r", request.method, request.scope["path"], exc_info=error)
     return await _tell(request, Problem("internal", "the server's log has more"))

@@ -7,13 +7,12 @@ browser says where a request comes from, and the page has to know a value that o
 import secrets
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from leasehold.http.auth import Caller
+from leasehold.http.auth import Caller, netloc
 from leasehold.http.body import header
 from leasehold.http.problems import Problem
 from leasehold.http.runtime import Runtime
@@ -99,7 +98,7 @@ def check_origin(request: Request) -> None:
             raise Problem("forbidden", "it does not say where it comes from; browsers do")
         return
     # The scheme is not compared: behind a proxy that ends TLS we are asked by http. The host is.
-    if urlsplit(origin.decode("latin-1")).netloc.encode("latin-1") != (header(scope, b"host") or b""):
+    if netloc(origin) != (header(scope, b"host") or b""):
         raise Problem("forbidden", "another site made this request")
 
 

@@ -33,10 +33,10 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def memory(self) -> int:
-        """Bytes of memory that the process occupies."""
+    def memory(self, which: str = "VmRSS") -> int:
+        """Bytes of memory that the process occupies; VmHWM: the most that it ever did."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{which}:"))
 
 
 def make_token(dsn: str, *scopes: str, rate: float | None = None) -> str:

@@ -69,6 +69,22 @@ async def test_a_mounted_api_needs_tokens_unless_it_is_told_otherwise(app: App, 
     await control.state.leasehold.aclose()
 
 
+async def test_without_tokens_a_page_of_another_site_changes_nothing(app: App) -> None:
+    foreign = {"host": "evil.example", "origin": "http://other.example", "sec-fetch-site": "cross-site"}
+    control = leasehold.api(app, tokens=False)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test") as http:
+        assert (await http.post("/jobs", json=intent(), headers=foreign)).status_code == 403
+        assert (await http.put("/ops/limits/global", json={"maxRunning": 0}, headers=foreign)).status_code == 403
+        assert (await http.get("/ops/limits")).json() == {"limits": []}
+        own = {"origin": "http://test", "sec-fetch-site": "same-origin"}
+        assert (await http.post("/jobs", json=intent(), headers=own)).status_code == 202
+    await control.state.leasehold.aclose()
+    named = leasehold.api(app, settings=ApiSettings(tokens=False, origins=frozenset({"http://other.example"})))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(named), base_url="http://test") as http:
+        assert (await http.post("/jobs", json=intent(), headers=foreign)).status_code == 202
+    await named.state.leasehold.aclose()
+
+
 async def test_a_middleware_of_the_users_sees_every_request(app: App) -> None:
     control = leasehold.api(app, tokens=False)
 

@@ -64,6 +64,15 @@ def test_nothing_is_inline(http: httpx.Client, world: World) -> None:
         assert not re.search(r"<[^>]+\s(style|on\w+)=", text)
 
 
+@pytest.mark.parametrize("time", ["999999d", "999999 d", "0001-01-01", "9999-12-31", "nonsense"])
+def test_a_time_beyond_the_calendar_is_said_and_no_defect(http: httpx.Client, world: World, time: str) -> None:
+    for name in ("after", "before"):
+        answer = http.get("/jobs", params={name: time})
+        assert answer.status_code == 200, answer.text
+        if time[-1] in "ds":
+            assert "calendar" in answer.text or "not a time" in answer.text
+
+
 def test_an_unchanged_page_is_not_sent_twice(http: httpx.Client, world: World) -> None:
     path = f"/jobs/{world.jobs['success']}"
     first = http.get(path, headers=CSRF)

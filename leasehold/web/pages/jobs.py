@@ -164,7 +164,10 @@ def _no_constant(name: str) -> None:
 def moment(text: str) -> str:
     """A time as people write it: so long ago, a day, or in full."""
     if (ago := _AGO.fullmatch(text)) is not None:
-        return rfc3339(datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]]))
+        try:
+            return rfc3339(datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]]))
+        except OverflowError:
+            raise invalid(("", f"{text} ago there was no calendar: give a shorter time")) from None
     return f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text
 
 
