@@ -237,10 +237,10 @@ def check_tags(tags: object) -> None:
     if len(tags) > MAX_TAGS:
         raise ValueError(f"{len(tags)} tags are more than {MAX_TAGS}")
     for tag in tags:
-        _check_text("tag", tag, None)
+        _check_text("tag", tag, MAX_KEY_BYTES, least=0)
 
 
-def _check_text(what: str, text: object, most: int | None) -> None:
+def _check_text(what: str, text: object, most: int, *, least: int = 1) -> None:
     if not isinstance(text, str):
         raise ValueError(f"{what} {text!r} is not a text")  # noqa: TRY004 (one kind of mistake to handle)
     try:
@@ -249,6 +249,6 @@ def _check_text(what: str, text: object, most: int | None) -> None:
         raise ValueError(f"{what} {text!r} contains a lone surrogate, which is not Unicode text") from None
     if "\0" in text:
         raise ValueError(f"{what} {text!r} contains the character NUL, which PostgreSQL cannot store")
-    if most is not None and not 1 <= size <= most:
+    if not least <= size <= most:
         shown = repr(text) if size <= most else f"of {size} bytes"
-        raise ValueError(f"{what} {shown} does not have 1 to {most} bytes")
+        raise ValueError(f"{what} {shown} does not have {least} to {most} bytes")

@@ -122,6 +122,11 @@ TABLES = {
 """Nobody's."""
 
 SEQUENCES = {"events_seq_seq"}
+# What may enter.
+HELPERS |= {
+    "check_key", "error_of", "is_readable", "json_problem", "key_problem", "result_problem", "shortened",
+    "tags_problem", "tidy_progress", "times_problem",
+}  # fmt: skip
 """Nobody's."""
 
 VIEWS = {

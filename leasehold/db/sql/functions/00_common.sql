@@ -19,29 +19,6 @@ return case state when 'running' then 'RUNNING' when 'success' then 'COMPLETED'
 create or replace function usual_attempts() returns integer language sql immutable parallel safe
 return 5;
 
--- The first thing wrong with an intent, in words, or null. A single expression, so that it is inlined.
-create or replace function intent_problem(
-  kind text, queue text, priority integer, max_attempts integer, payload jsonb, idempotency_key text,
-  exclusive_key text, tags text[]
-) returns text language sql stable parallel safe
-return case
-    when kind is null or kind = '' then 'kind is empty'
-    when octet_length(kind) > 200 then 'kind is longer than 200 bytes'
-    when queue is null or queue = '' then 'queue is empty'
-    when octet_length(queue) > 200 then 'queue is longer than 200 bytes'
-    when priority is null or priority not between -32767 and 32767
-      then 'priority ' || coalesce(priority::text, 'null') || ' is not between -32767 and 32767'
-    when max_attempts is null or max_attempts not between 1 and 32767
-      then 'max_attempts ' || coalesce(max_attempts::text, 'null') || ' is not between 1 and 32767'
-    when jsonb_typeof(payload) is distinct from 'object' then 'payload is not a JSON object'
-    when pg_column_size(payload) > 4194304 then 'payload is larger than 4 MiB'
-    when idempotency_key = '' then 'idempotency_key is empty'
-    when octet_length(idempotency_key) > 500 then 'idempotency_key is longer than 500 bytes'
-    when exclusive_key = '' then 'exclusive_key is empty'
-    when octet_length(exclusive_key) > 500 then 'exclusive_key is longer than 500 bytes'
-    when cardinality(tags) > 50 then 'more than 50 tags'
-  end;
-
 -- Constant message, own SQLSTATE; the detail names the value, the hint the cure.
 create or replace function refuse(sqlstate_code text, message text, detail text, hint text default '')
 returns void language plpgsql

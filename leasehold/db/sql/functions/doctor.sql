@@ -66,7 +66,7 @@ begin
         when 'slot' then format('the replication slot %L is %s transactions behind', holder.name, holder.xids)
         when 'prepared' then format('the prepared transaction %L has been open for %s s', holder.name, holder.seconds::bigint)
         else format('session %s of %L (user %s, %s) has been in a transaction for %s s: %s', holder.pid, holder.application,
-          holder.name, holder.state, holder.seconds::bigint, left(regexp_replace(holder.query, '\s+', ' ', 'g'), 200)) end,
+          holder.name, holder.state, holder.seconds::bigint, left(regexp_replace(holder.query, '[[:space:]]+', ' ', 'g'), 200)) end,
       case holder.what
         when 'slot' then format('if nobody uses it: select pg_drop_replication_slot(%L)', holder.name)
         when 'prepared' then format('rollback prepared %L', holder.name)

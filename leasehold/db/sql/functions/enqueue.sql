@@ -12,8 +12,8 @@ as $$
 #variable_conflict use_column
 declare
   at timestamptz := clock();
-  due timestamptz := coalesce(record_intent.run_at, at + record_intent.run_after, at);
-  begin_as job_state := case when not record_intent.accepted or due > at then 'created' else 'queued' end;
+  due timestamptz;
+  begin_as job_state;
   problem text;
   made uuid;
   job record;
@@ -24,15 +24,14 @@ begin
     into record_intent.queue, record_intent.priority, record_intent.max_attempts
     from (select) one left join kinds k on k.kind = record_intent.kind;
   end if;
-  problem := intent_problem(record_intent.kind, record_intent.queue, record_intent.priority,
-    record_intent.max_attempts, record_intent.payload, record_intent.idempotency_key, record_intent.exclusive_key,
-    record_intent.tags);
+  problem := coalesce(times_problem(record_intent.run_at, record_intent.run_after), intent_problem(
+    record_intent.kind, record_intent.queue, record_intent.priority, record_intent.max_attempts, record_intent.payload,
+    record_intent.idempotency_key, record_intent.exclusive_key, record_intent.tags));
   if problem is not null then
     perform refuse('LH003', 'invalid_argument', problem, 'nothing was recorded');
   end if;
-  if record_intent.run_at is not null and record_intent.run_after is not null then
-    perform refuse('LH003', 'invalid_argument', 'both run_at and run_after', 'give one of them');
-  end if;
+  due := coalesce(record_intent.run_at, at + record_intent.run_after, at);
+  begin_as := case when not record_intent.accepted or due > at then 'created' else 'queued' end;
   -- Two statements, never one: only a new snapshot sees the row that a concurrent inserter has just
   -- committed. The loop is for a row that was pruned in between.
   loop
@@ -91,6 +90,7 @@ security definer set search_path from current
 set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
 begin
+  perform check_key(idempotency_key);
   return record_intent(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,
     exclusive_key, tags, id, true, strict, notify);
 end $$;

@@ -57,7 +57,8 @@ begin
   insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, exclusive_key, tags, run_at,
     updated_at, state)
   select new_ids[p.ord], at, shared.priority, shared.max_attempts, shared.queue, shared.kind,
-    case when jsonb_typeof(p.payload) = 'object' and pg_column_size(p.payload) <= 4194304 then p.payload
+    case when jsonb_typeof(p.payload) = 'object'
+           and (pg_column_size(p.payload) <= 440 or json_problem('payload', p.payload) is null) then p.payload
          else refuse_payload(p.payload, p.ord) end,
     shared.exclusive_key, shared.tags, due, at, begin_as
   from jsonb_array_elements(payloads) with ordinality p(payload, ord)

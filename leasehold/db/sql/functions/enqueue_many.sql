@@ -42,11 +42,11 @@ begin
     perform refuse('LH003', 'invalid_argument', format('jobs[%s]: unknown field %L', bad.ord - 1, bad.name),
       'the fields are the argument names of enqueue');
   end if;
-  select i.ord, coalesce(i.problem, 'both run_at and run_after') as problem into bad
-  from (select t.*, intent_problem(t.kind, t.queue, t.priority, t.max_attempts, t.payload, t.idempotency_key,
-          t.exclusive_key, t.tags) as problem from intents_of(jobs) t) i
-  where i.problem is not null or (i.run_at is not null and i.run_after is not null)
-  limit 1;
+  select i.ord, i.problem into bad
+  from (select t.ord, coalesce(times_problem(t.run_at, t.run_after), key_problem(t.idempotency_key),
+          intent_problem(t.kind, t.queue, t.priority, t.max_attempts, t.payload, t.idempotency_key, t.exclusive_key,
+            t.tags)) as problem from intents_of(jobs) t) i
+  where i.problem is not null limit 1;
   if found then
     perform refuse('LH003', 'invalid_argument', format('jobs[%s]: %s', bad.ord - 1, bad.problem), 'nothing was recorded');
   end if;

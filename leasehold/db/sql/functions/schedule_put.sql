@@ -9,6 +9,9 @@
 create or replace function exact_length(what text, length interval) returns interval language plpgsql immutable
 as $$
 begin
+  if length not between interval '-30000 days' and interval '30000 days' then
+    perform refuse('LH003', 'invalid_argument', format('%s of %s', what, length), 'give less than 30000 days');
+  end if;
   if extract(year from length) <> 0 or extract(month from length) <> 0 then
     perform refuse('LH003', 'invalid_argument', format('%s of %s', what, length),
       'months and years have no fixed length; give days, hours, seconds, or a cron expression');
@@ -26,7 +29,7 @@ return case
     when s.every not between interval '1 second' and interval '87672 hours'
       then 'every ' || s.every || ' is not between 1 second and 3653 days'
     when octet_length(s.cron) > 500 then 'cron is longer than 500 bytes'
-    when s.cron !~ '^\s*[0-9A-Za-z*/,#-]+(\s+[0-9A-Za-z*/,#-]+){4,5}\s*$' then 'cron ' || quote_literal(s.cron)
+    when s.cron !~ '^[[:space:]]*[0-9A-Za-z*/,#-]+([[:space:]]+[0-9A-Za-z*/,#-]+){4,5}[[:space:]]*$' then 'cron ' || quote_literal(s.cron)
       || ' does not have five fields (minute hour day month weekday), or six with seconds in front'
     when s.time_zone = '' then 'time_zone is empty'
     -- What has no year of four digits, no program could read.
@@ -40,6 +43,7 @@ return case
     when s.overlap not in ('allow', 'skip', 'exclusive')
       then 'overlap ' || quote_literal(s.overlap) || ' is not allow, skip or exclusive'
     when s.due_argument = '' then 'due_argument is empty'
+    when octet_length(s.due_argument) > 200 then 'due_argument is longer than 200 bytes'
   end;
 
 -- The fields of a definition, with what stands for those that are left out.
@@ -54,7 +58,7 @@ create or replace function schedule_of(key text, definition jsonb) returns sched
 as $$
 declare
   given jsonb := schedule_defaults() || jsonb_strip_nulls(definition - 'payload')
-    || case when definition ->> 'payload' is null then '{}' else jsonb_build_object('payload', definition -> 'payload') end;
+    || case when coalesce(jsonb_typeof(definition -> 'payload'), 'null') = 'null' then '{}' else jsonb_build_object('payload', definition -> 'payload') end;
   problem text;
   s schedules;
 begin

@@ -24,6 +24,7 @@ begin
   -- In one order everywhere, or two workers that start together deadlock.
   for d in select e ->> 'key' as key, schedule_defaults() || (e - 'key') as fields
            from jsonb_array_elements(declarations) e order by e ->> 'key' collate "C" loop
+    perform schedule_of(d.key, d.fields);  -- what is kept in `declared` is checked too
     select * into old from schedules t where t.key = d.key for no key update;
     news := case when not found then d.fields
       else definition_of(old) || changed_fields(coalesce(old.declared, d.fields), d.fields) end;

@@ -21,6 +21,7 @@ security definer set search_path from current
 set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
 begin
+  perform check_key(idempotency_key);
   return record_intent(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,
     exclusive_key, tags, id, false, strict, false);
 end $$;

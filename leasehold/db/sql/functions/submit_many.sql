@@ -11,7 +11,9 @@
 create or replace function is_moment(moment text) returns boolean language plpgsql immutable strict
 as $$
 declare
-  p text[] := regexp_match(moment, '^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(?:[Zz]|[+-](\d\d):(\d\d))$');
+  -- Without backslashes: standard_conforming_strings may be off.
+  p text[] := regexp_match(moment, '^([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})'
+    '(?:[.][0-9]{1,9})?(?:[Zz]|[+-]([0-9]{2}):([0-9]{2}))$');
 begin
   return p is not null and p[1] <> '0000' and p[2] between '01' and '12' and p[4] <= '23' and p[5] <= '59'
     and p[6] <= '59' and coalesce(p[7], '00') <= '14' and coalesce(p[8], '00') <= '59' and p[3] between '01' and
@@ -24,6 +26,8 @@ as $$
 declare
   unknown jsonb;
   problem text;
+  payload jsonb := job -> 'payload';
+  tags text[];
 begin
   if jsonb_typeof(job) is distinct from 'object' then
     return 'it is not a JSON object';
@@ -33,30 +37,44 @@ begin
   if unknown <> '{}' then
     return format('unknown field %L', (select left(k, 100) from jsonb_object_keys(unknown) k limit 1));
   end if;
+  -- The types first: what is no text is not written as one, for that could be a very long one.
   problem := case
     when jsonb_typeof(job -> 'kind') not in ('string', 'null') then 'kind is not a text'
     when jsonb_typeof(job -> 'queue') not in ('string', 'null') then 'queue is not a text'
     when jsonb_typeof(job -> 'idempotency_key') not in ('string', 'null') then 'idempotency_key is not a text'
     when jsonb_typeof(job -> 'exclusive_key') not in ('string', 'null') then 'exclusive_key is not a text'
-    when job ->> 'priority' !~ '^-?\d{1,5}$' then 'priority ' || left(job ->> 'priority', 40) || ' is not between -32767 and 32767'
-    when job ->> 'max_attempts' !~ '^\d{1,5}$' then 'max_attempts ' || left(job ->> 'max_attempts', 40) || ' is not between 1 and 32767'
+    when jsonb_typeof(job -> 'id') not in ('string', 'null') then 'id is not a UUID'
+    when jsonb_typeof(job -> 'run_at') not in ('string', 'null') then 'run_at is not a time such as 2030-01-31T12:00:00Z'
+    when jsonb_typeof(job -> 'run_after') not in ('string', 'null') then 'run_after is not a text'
+    when jsonb_typeof(job -> 'priority') in ('array', 'object') then 'priority is not a number'
+    when jsonb_typeof(job -> 'max_attempts') in ('array', 'object') then 'max_attempts is not a number'
+    when jsonb_typeof(job -> 'strict') in ('array', 'object') then 'strict is neither true nor false'
+    when job ->> 'priority' !~ '^-?[0-9]{1,5}$' then 'priority ' || left(job ->> 'priority', 40) || ' is not between -32767 and 32767'
+    when job ->> 'max_attempts' !~ '^[0-9]{1,5}$' then 'max_attempts ' || left(job ->> 'max_attempts', 40) || ' is not between 1 and 32767'
     when job ->> 'strict' not in ('true', 'false') then 'strict is neither true nor false'
     when job ->> 'id' !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then 'id is not a UUID'
     when not is_moment(job ->> 'run_at') then 'run_at ' || left(job ->> 'run_at', 40) || ' is not a time such as 2030-01-31T12:00:00Z'
-    when job ->> 'run_after' !~ '^\d{1,17} microseconds$' then 'run_after is not a number of microseconds such as ''1000 microseconds'''
-    when job ->> 'run_at' is not null and job ->> 'run_after' is not null then 'both run_at and run_after'
+    when job ->> 'run_after' !~ '^[0-9]{1,17} microseconds$' then 'run_after is not a number of microseconds such as ''1000 microseconds'''
     when jsonb_typeof(job -> 'tags') not in ('array', 'null') then 'tags is not an array'
     when jsonb_typeof(job -> 'tags') = 'array' and jsonb_path_exists(job -> 'tags', 'strict $[*] ? (@.type() != "string")') then 'a tag is not a text'
   end;
   if problem is not null then
     return problem;
   end if;
+  if job ?| array['run_at', 'run_after'] then
+    problem := times_problem((job ->> 'run_at')::timestamptz, (job ->> 'run_after')::interval);
+  end if;
+  problem := coalesce(problem, key_problem(job ->> 'idempotency_key'));
+  if problem is not null then
+    return problem;
+  end if;
+  if jsonb_typeof(job -> 'tags') = 'array' then
+    tags := array(select jsonb_array_elements_text(job -> 'tags'));
+  end if;
   problem := intent_problem(job ->> 'kind', coalesce(job ->> 'queue', 'default'), coalesce((job ->> 'priority')::integer, 0),
     coalesce((job ->> 'max_attempts')::integer, 1),
-    case when jsonb_typeof(job -> 'payload') = 'null' then '{}' else coalesce(job -> 'payload', '{}') end,
-    job ->> 'idempotency_key', job ->> 'exclusive_key',
-    case when jsonb_typeof(job -> 'tags') = 'array' and jsonb_array_length(job -> 'tags') > 50
-      then array_fill(''::text, array[51]) end);
+    case when jsonb_typeof(payload) = 'null' then '{}' else coalesce(payload, '{}') end,
+    job ->> 'idempotency_key', job ->> 'exclusive_key', tags);
   if problem is null and job ? 'queues' and not (job -> 'queues') ?
       coalesce(job ->> 'queue', (select k.queue from kinds k where k.kind = job ->> 'kind'), 'default') then
     return 'queue_not_allowed';
