@@ -179,9 +179,9 @@ class Capture(logging.Handler):
                 self.handleError(record)
 
 
-def has_job() -> bool:
-    """Whether this code runs for a job."""
-    return _current.get(None) is not None
+def running_job() -> JobContext | None:
+    """The job that this code runs for, if there is one."""
+    return _current.get(None)
 
 
 def current_job() -> JobContext:

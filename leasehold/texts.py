@@ -49,6 +49,14 @@ def repr_of(value: object, limit: int = MAX_MESSAGE) -> str:
     return text_of(text, limit)
 
 
+def one_line(text: str, limit: int) -> str:
+    """The text with nothing in it that would break a line or that a terminal would obey."""
+    text = text_of(text, limit)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def storable(text: str) -> str:
     """The text with NULs and lone surrogates spelled out: PostgreSQL stores neither."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

@@ -11,9 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from leasehold import logs
 from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
+from leasehold.cli.log_options import LogLevel
 from leasehold.cli.processes import Part, free_port
 from leasehold.cli.serve import PORT
 from leasehold.cli.worker import run_async
@@ -41,6 +43,7 @@ def command(
     slots: Annotated[int, typer.Option("--slots", help="How many jobs run at the same time.")] = 20,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     seconds: Annotated[float, typer.Option("--for", help="Stop by itself after so many seconds; 0: never.", min=0)] = 0,
+    log_level: LogLevel = logs.Level.INFO,
 ) -> None:
     """Start a PostgreSQL, migrate it, run a worker, the API and some demo traffic, and show what happens.
 
@@ -50,17 +53,21 @@ def command(
     with located(settings, say=say) as found:
         os.environ["LEASEHOLD_DSN"] = found
         loaded = load_app(app)
-        run_async(_dev(loaded, app, rate=rate if app == _DEMO else 0.0, slots=slots, seconds=seconds))
+        run_async(
+            _dev(loaded, app, rate=rate if app == _DEMO else 0.0, slots=slots, seconds=seconds, log_level=log_level)
+        )
 
 
-async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float) -> None:
+async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float, log_level: logs.Level) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     if seconds:
         loop.call_later(seconds, stopping.set)
-    worker = Part("worker", ["worker", name, "--slots", str(slots), "--grace", "5"], tell=say)
+    arguments = ["worker", name, "--slots", str(slots), "--grace", "5", f"--log-level={log_level}"]
+    # What the demo's tasks say is not worth reading.
+    worker = Part("worker", arguments, tell=say, hear=None if name == _DEMO else _echo)
     port = free_port(PORT)
     server = Part("API server", ["serve", name, "--port", str(port)], tell=say)
     say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json), the dashboard on /dashboard/")
@@ -91,10 +98,16 @@ async def _show(app: App, worker: Part, url: str) -> None:
             await asyncio.sleep(2)
     worker.tell = lambda _news: None  # it stands below the table; a line of its own would break the picture
     with Live(console=console, auto_refresh=False, transient=False) as live:
+        if worker.hear is not None:
+            worker.hear = lambda line: console.print(Text.from_ansi(line), soft_wrap=True)  # above the table
         while True:
             counts = await _counts(app)
             live.update(Group(_table(counts), *map(Text, _below(counts, worker, url))), refresh=True)
             await asyncio.sleep(0.25)
+
+
+def _echo(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 async def _counts(app: App) -> dict[str, tuple[int, bool]]:

@@ -15,6 +15,12 @@ from leasehold.supervise.tether import VARIABLE, address
 _KEPT = 40
 """Lines of what a process said last."""
 
+_LONGEST = 10_000
+"""Bytes of a line that are shown and kept. What is longer comes in pieces: it must never stop being read."""
+
+_LAST_WORDS = 1.0
+"""Seconds in which to read what a process said before it ended; a fork of it may hold its standard error open."""
+
 
 class Part:
     """A part in a process of its own, started again when it dies: kill it and see.
@@ -28,6 +34,7 @@ class Part:
         arguments: list[str],
         *,
         tell: Callable[[str], None],
+        hear: Callable[[str], None] | None = None,
         env: Mapping[str, str] | None = None,
         pause: float = 0.5,
     ) -> None:
@@ -44,6 +51,8 @@ class Part:
         self.news = ""
         """What happened last."""
         self.tell = tell
+        self.hear = hear
+        """Called with each line that it prints or logs."""
 
     @property
     def pid(self) -> int | None:
@@ -85,9 +94,9 @@ class Part:
             # A session of its own: Ctrl-C is for us, who stop it in good order. The pipe is a supervisor's: what holds
             # its other end has this process for its master, and ends when that does. Nobody has to read it.
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE, start_new_session=True, pass_fds=[speaking],
-                env={**os.environ, **self._env, VARIABLE: address(speaking)},
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT, start_new_session=True, pass_fds=[speaking],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._env, VARIABLE: address(speaking)},
             )  # fmt: skip
         finally:
             os.close(speaking)
@@ -96,12 +105,35 @@ class Part:
                 os.close(previous)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> int:
+        """Read all that it says, whatever that is: a pipe that nobody empties would stop it."""
         self._said.clear()
-        assert process.stderr is not None  # noqa: S101 (it is a pipe)
-        with contextlib.suppress(ValueError):  # a line beyond all bounds
-            async for line in process.stderr:
-                self._said.append(line.decode(errors="replace").rstrip())
-        return await process.wait()
+        reading = asyncio.create_task(self._read(process))
+        try:
+            code = await process.wait()
+            await asyncio.wait([reading], timeout=_LAST_WORDS)
+            return code
+        finally:
+            reading.cancel()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None  # noqa: S101 (it is a pipe)
+        rest = b""
+        while chunk := await process.stdout.read(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _LONGEST:
+                lines.append(rest)
+                rest = b""
+            for line in lines:
+                self._heard(line)
+        if rest:
+            self._heard(rest)
+
+    def _heard(self, line: bytes) -> None:
+        for start in range(0, max(1, len(line)), _LONGEST):
+            text = line[start : start + _LONGEST].decode(errors="replace").rstrip()
+            self._said.append(text)
+            if self.hear is not None:
+                self.hear(text)
 
 
 def _how(code: int) -> str:

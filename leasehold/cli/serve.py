@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import os
 import socket
 import sys
@@ -13,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from leasehold import logs
 from leasehold.app import App
 from leasehold.cli.connected import say_if_standby
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
+from leasehold.cli.log_options import LogFormat, LogLevel, sayer
 from leasehold.cli.worker import run_async
 from leasehold.db.migrate import check
 from leasehold.demo.controls import Controls
@@ -46,7 +47,9 @@ def command(
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level debug.")] = False,
+    log_level: LogLevel = logs.Level.INFO,
+    log_format: LogFormat = logs.Format.TEXT,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
@@ -58,9 +61,7 @@ def command(
         os.environ["LEASEHOLD_DSN"] = dsn
     if schema:
         os.environ["LEASEHOLD_SCHEMA"] = schema
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
     loaded = load_app(app) if app else App()
     place = Place(host=host, port=port, production=loaded.settings.production)
     with contextlib.closing(loaded):
@@ -158,7 +159,8 @@ def _supervise(place: Place, workers: int, app: str | None) -> int:
         url = place.url_of(listener)
     say(f"serving the API on {url} with {workers} processes")
     arguments = [*([app] if app else []), "--host", place.host, "--port", str(port)]
-    flags = [flag for flag in ("--access-log", "--verbose", "-v") if flag in sys.argv]
+    flags: list[str] = [flag for flag in ("--access-log", "--verbose", "-v") if flag in sys.argv]
+    flags += [f"--{name}={value}" for name, value in zip(("log-level", "log-format"), logs.chosen(), strict=True)]
     options = SupervisorOptions(
         command=[sys.executable, "-m", "leasehold", "serve", *arguments, *flags],
         processes=workers,
@@ -167,6 +169,6 @@ def _supervise(place: Place, workers: int, app: str | None) -> int:
     )
 
     async def run() -> int:
-        return await Supervisor(options, systemd=Systemd.take(), say=say).run()
+        return await Supervisor(options, systemd=Systemd.take(), say=sayer()).run()
 
     return asyncio.run(run())

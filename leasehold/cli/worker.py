@@ -1,7 +1,6 @@
 """`leasehold worker`: run jobs."""
 
 import asyncio
-import logging
 import os
 import random
 import signal
@@ -12,10 +11,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from leasehold import collector
+from leasehold import collector, logs
 from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
+from leasehold.cli.log_options import LogFormat, LogLevel, sayer
 from leasehold.db.migrate import check
 from leasehold.supervise import RETIRED
 from leasehold.supervise.attend import attended, check_memory_limit
@@ -56,7 +56,9 @@ def command(  # noqa: PLR0913 (each is an option)
     ] = None,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level debug.")] = False,
+    log_level: LogLevel = logs.Level.INFO,
+    log_format: LogFormat = logs.Format.TEXT,
 ) -> None:
     """Claim jobs and run them, until SIGTERM or Ctrl-C.
 
@@ -72,9 +74,7 @@ def command(  # noqa: PLR0913 (each is an option)
         os.environ["LEASEHOLD_DSN"] = dsn
     if schema:
         os.environ["LEASEHOLD_SCHEMA"] = schema
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
     if max_jobs is not None:  # spread, so that processes that started together do not retire together
         max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
     options = WorkerOptions(
@@ -102,7 +102,7 @@ def _supervise(
     )
 
     async def run() -> int:
-        return await Supervisor(options, systemd=systemd, say=say).run()
+        return await Supervisor(options, systemd=systemd, say=sayer()).run()
 
     return asyncio.run(run())
 

@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from leasehold import logs
 from leasehold.context import MAX_LINES, Capture, Completion, JobContext, LogLine, enter, leave, line_of
 from leasehold.db.store import Store, Token
 from leasehold.outcome import Cancel, Outcome, Snooze
@@ -153,7 +154,8 @@ def main() -> None:
     channel = Channel(connection)
     channel.start()
     try:
-        _serve(channel)
+        with logs.bound():
+            _serve(channel)
     except BaseException:  # noqa: BLE001 (not by returning: a thread that a task left behind must not keep us)
         traceback.print_exc()
         os._exit(_FAILED)
@@ -180,7 +182,7 @@ def _serve(channel: Channel) -> None:
 
 def _set_up(message: Mapping[str, Any]) -> None:
     sys.path[:] = message["path"]
-    logging.basicConfig(level=message["level"], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(logs.Level(message["level"]), logs.Format(message["format"]))
     logging.getLogger().addHandler(Capture(level=logging.INFO))
     logging.getLogger("leasehold.task").setLevel(logging.INFO)
 

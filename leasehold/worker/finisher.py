@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold import failpoints
@@ -13,6 +13,7 @@ from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Snoozed, Success
+from leasehold.worker import lines
 from leasehold.worker.statistics import Tally, counting
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Finisher:
         """Outcomes not yet answered by the database."""
         return len(self._outcomes) + self._under_way
 
-    def report(self, job: ClaimedJob, outcome: Outcome, lines: Sequence[LogLine] = ()) -> None:
+    def report(self, job: ClaimedJob, outcome: Outcome, spoken: Sequence[LogLine] = ()) -> None:
         """Take an outcome; it is written within milliseconds, and until then its lease is kept."""
         if isinstance(outcome, Lost):
             self._keeper.let_go([job])
@@ -63,7 +64,7 @@ class Finisher:
         if not self._outcomes:
             self._empty.clear()
             self._reported.set()
-        self._outcomes.append((job, outcome, lines))
+        self._outcomes.append((job, outcome, spoken))
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -116,6 +117,7 @@ class Finisher:
             _reach("after-fail")
             refused += _missing(failed, counted)
             self.tally.reported(failed, failures, counted or {})
+            self._say(batch, counted or {})
             self.on_retry()
         if released:
             _reach("before-release")
@@ -125,7 +127,12 @@ class Finisher:
             _reach("after-release")
         self._keeper.let_go([job for job, _, _ in batch])
         for job in refused:
-            logger.warning("job %s (%s): its report was refused, it is no longer this attempt's", job.id, job.kind)
+            lines.refused(self._worker.id, job)
+
+    def _say(self, batch: list[_Report], counted: Mapping[str, str]) -> None:
+        for job, outcome, _ in batch:
+            if job.id in counted:
+                lines.reported(self._worker.id, job, outcome, counted[job.id])
 
     async def _write_successes(self, done: list[ClaimedJob], results: list[str | None]) -> list[ClaimedJob]:
         """Gives those that were refused. Which they are is asked only when there are any: they are rare."""
@@ -136,11 +143,11 @@ class Finisher:
 
     async def _write_lines(self, batch: list[_Report]) -> None:
         """Before the outcomes: afterwards nothing may be written for these attempts."""
-        said = [(job, json.dumps(lines)) for job, _, lines in batch if lines]
+        said = [(job, json.dumps(spoken)) for job, _, spoken in batch if spoken]
         if said:
-            jobs, lines = [job for job, _ in said], [text for _, text in said]
+            jobs, texts = [job for job, _ in said], [text for _, text in said]
             try:
-                await self._link.run(self._store.add_logs(self._worker.id, jobs, lines))
+                await self._link.run(self._store.add_logs(self._worker.id, jobs, texts))
             except LeaseholdError as error:
                 logger.warning("what %d jobs said is lost: %s", len(said), error)
 

@@ -11,6 +11,7 @@ from leasehold.intent import DUE
 from leasehold.schedule import SCHEDULE
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
+from leasehold.worker import lines
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
@@ -80,6 +81,7 @@ class Parts:
 
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
         """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
+        lines.worker_drains(self._worker.id, self.runner.running, grace)
         await self.claimer.stop()
         firing = asyncio.create_task(self.scheduler.stop())
         await self.runner.drain(grace, hurry)

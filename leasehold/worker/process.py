@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from leasehold import logs
 from leasehold.context import JobContext
 from leasehold.db.store import ClaimedJob
 from leasehold.errors import ConfigError, LeaseholdError
@@ -259,8 +260,8 @@ class _Attempt:
         try:
             async with deadline:
                 if not self.child.calls:
-                    level = logging.getLogger().level
-                    await self.child.send({"type": "setup", "path": sys.path, "level": level})
+                    level, look = logs.chosen()
+                    await self.child.send({"type": "setup", "path": sys.path, "level": level, "format": look})
                 self.child.calls += 1
                 await self.child.send(self._request(worker))
                 while True:

@@ -1,8 +1,6 @@
 """Runs claimed jobs in slots and turns whatever happens into an outcome."""
 
 import asyncio
-import contextlib
-import logging
 import sys
 import time
 from collections import deque
@@ -15,6 +13,7 @@ from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze
 from leasehold.task import Task
+from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_in_time
 from leasehold.worker.judge import NO_RESULT, as_error, outcome_of
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from leasehold.worker.finisher import Finisher
     from leasehold.worker.lease import LeaseKeeper
     from leasehold.worker.worker import Worker
-
-logger = logging.getLogger(__name__)
 
 # Starts a coroutine as an asyncio task. Where Python can, it runs at once up to its first wait: a short job never goes
 # through the loop's queue.
@@ -220,11 +217,12 @@ class Runner:
         """The lease is gone: tell the task, write nothing."""
         running = self._running.get(job)
         if running is None:
-            with contextlib.suppress(ValueError):
+            if job in self._waiting:
                 self._waiting.remove(job)
+                lines.lost(self.worker.id, job, started=False)
             self.room_changed()
             return
-        logger.warning("job %s (%s): lease lost, attempt %d", job.id, job.kind, job.attempt)
+        lines.lost(self.worker.id, job, started=True)
         self.worker.app.telemetry.emit("lease.lost", job=running)
         running.lost = True
         running.lose()

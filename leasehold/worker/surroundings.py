@@ -6,13 +6,14 @@ from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from leasehold.context import Capture, has_job
+from leasehold import logs
+from leasehold.context import Capture, running_job
 from leasehold.worker.judge import as_error
 
 
 @contextmanager
 def surroundings() -> Iterator[None]:
-    """Keep what is logged while a job runs with the job, and contain the asyncio tasks that jobs start."""
+    """Lines of log know their job and are kept with it; asyncio tasks that a job starts do not end the loop."""
     capture = Capture(level=logging.INFO)
     logging.getLogger().addHandler(capture)
     logging.getLogger("leasehold.task").setLevel(logging.INFO)
@@ -20,7 +21,8 @@ def surroundings() -> Iterator[None]:
     before = loop.get_task_factory()
     loop.set_task_factory(_make_task)
     try:
-        yield
+        with logs.bound():
+            yield
     finally:
         loop.set_task_factory(before)
         logging.getLogger().removeHandler(capture)
@@ -30,7 +32,9 @@ def _make_task(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
 ) -> "asyncio.Task[Any]":
     """A SystemExit that leaves an asyncio task ends the event loop; in one that a job started it is an error."""
-    return asyncio.Task(_Contained(coro) if asyncio.iscoroutine(coro) and has_job() else coro, loop=loop, **options)
+    return asyncio.Task(
+        _Contained(coro) if asyncio.iscoroutine(coro) and running_job() is not None else coro, loop=loop, **options
+    )
 
 
 class _Contained(Coroutine[Any, Any, Any]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from leasehold.db.link import Link
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError
+from leasehold.worker import lines
 from leasehold.worker.parts import Parts
 from leasehold.worker.queues import Queues
 from leasehold.worker.snapshot import Snapshot, State
@@ -134,12 +135,12 @@ class Worker:
         with surroundings():
             parts.start()
             self.started.set()
-            logger.info("worker %s: %d slots, kinds %s", self.id, self.options.slots, ", ".join(sorted(self.app.tasks)))
+            lines.worker_started(self.id, self.options.slots, self.app.tasks)
             try:
                 await self._until_stopped(parts.loops)
             finally:
                 await parts.shut_down(self.options.grace, self._hurry)
-        logger.info("worker %s stopped", self.id)
+        lines.worker_ended(self.id, self.finished)
 
     async def _announced(self, link: Link) -> bool:
         """Say who we are; False if we were told to stop before the database answered."""

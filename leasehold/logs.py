@@ -1,0 +1,139 @@
+"""How programs of Leasehold log: as text or as JSON, with the job that a line belongs to.
+
+Whatever a task logs carries its job, in the event loop, in a thread and in a process. Formatters of your own find it in
+the record: `record.leasehold_job` is a dict of job_id, attempt, kind and queue, or None.
+"""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from leasehold.context import running_job
+from leasehold.texts import repr_of, text_of
+
+_LONGEST: Final = 100_000
+"""Characters of a message in a line of JSON."""
+
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "leasehold",
+    "leasehold_job",
+    "taskName",
+}
+"""What a record has anyway; everything else was given to it as `extra`."""
+
+
+class Format(StrEnum):
+    """What a line looks like."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Level(StrEnum):
+    """What is important enough to be logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def configure(level: Level = Level.INFO, format: Format = Format.TEXT) -> None:  # noqa: A002 (the option's name)
+    """Log to standard error. To be called once, at the start of a program."""
+    global _chosen  # noqa: PLW0603 (so is logging)
+    _chosen = level, format
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if format == Format.JSON else TextLines())
+    handler.setLevel(level.upper())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    # Lower than the handler's, perhaps: what jobs say is kept with them, however little is to be seen here.
+    root.setLevel(min(logging.INFO, handler.level))
+
+
+def chosen() -> tuple[Level, Format]:
+    """What `configure` was told, for processes that shall log alike."""
+    return _chosen
+
+
+@contextmanager
+def bound() -> Iterator[None]:
+    """While the block runs, each record knows the job in which it was made, also when a thread writes it later."""
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(_binding(before))
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(before)
+
+
+def _binding(make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
+    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        job = running_job()
+        # One attribute with an odd name: a task's own `extra` may have an "attempt".
+        record.leasehold_job = None if job is None else {
+            "job_id": str(job.id), "attempt": job.attempt, "kind": job.kind, "queue": job.queue
+        }  # fmt: skip
+        return record
+
+    return made
+
+
+_chosen: tuple[Level, Format] = (Level.WARNING, Format.TEXT)
+
+
+class TextLines(logging.Formatter):
+    """For people: time, level, logger, the job, the message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s%(leasehold_where)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """The line without a traceback."""
+        job = getattr(record, "leasehold_job", None)
+        record.leasehold_where = "" if job is None else f" [{job['kind']} {job['job_id']} attempt {job['attempt']}]"
+        return super().formatMessage(record)
+
+
+class JsonLines(logging.Formatter):
+    """For programs: one object a line, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created if math.isfinite(record.created) else time.time(), UTC)
+            .isoformat(timespec="milliseconds"),
+            "level": record.levelname, "logger": record.name, "message": text_of(_message(record), _LONGEST),
+        }  # fmt: skip
+        line |= getattr(record, "leasehold_job", None) or {}
+        line |= getattr(record, "leasehold", {})
+        extra = {name: _plain(value) for name, value in vars(record).items() if name not in _PLAIN}
+        line |= {name: value for name, value in extra.items() if name not in line}
+        if record.exc_info:
+            line["traceback"] = text_of(self.formatException(record.exc_info), _LONGEST)
+        elif record.exc_text:
+            line["traceback"] = record.exc_text
+        return json.dumps(line, separators=(",", ":"))
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 (the text and its arguments do not fit: that is no reason to lose the line)
+        return f"{record.msg} {repr_of(record.args)}"
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else repr_of(value, 1000)

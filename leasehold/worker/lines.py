@@ -1,0 +1,87 @@
+"""What a worker says about its jobs and itself: a line for each thing that happened, with the same facts as fields."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from leasehold.db.store import ClaimedJob
+from leasehold.outcome import Cancelled, Failed, Outcome, Snoozed
+from leasehold.texts import one_line
+
+logger = logging.getLogger("leasehold.worker")
+
+_LONGEST = 500
+"""Characters of an error's message in a line."""
+
+
+def reported(worker: str, job: ClaimedJob, outcome: Outcome, state: str) -> None:
+    """An attempt did not succeed, and the database has taken that down; `state` is what the job is in now."""
+    match outcome:
+        case Failed():
+            _failed(worker, job, outcome, state)
+        case Cancelled(reason):
+            logger.info(
+                "%s %s: cancelled by its task in attempt %d (queue %s, worker %s): %s", job.kind, job.id, job.attempt,
+                job.queue, worker, one_line(reason, _LONGEST), extra=_fields(worker, job, reason=reason),
+            )  # fmt: skip
+        case Snoozed(after):
+            logger.debug("%s %s: snoozed for %g s", job.kind, job.id, after, extra=_fields(worker, job, after=after))
+
+
+def _failed(worker: str, job: ClaimedJob, outcome: Failed, state: str) -> None:
+    error, failures = outcome.error, job.retry_count + 1
+    fields = _fields(
+        worker, job, failures=failures, max_attempts=job.max_attempts, error_class=error.type,
+        error_message=error.message, retry_after=outcome.retry_after,
+    )  # fmt: skip
+    what = f"{one_line(error.type, _LONGEST)}: {one_line(error.message, _LONGEST)}"
+    where = f"failure {failures} of {job.max_attempts}, queue {job.queue}, worker {worker}"
+    if state != "dead":
+        when = "" if outcome.retry_after is None else f" in {outcome.retry_after:.1f} s"
+        logger.warning(
+            "%s %s: attempt %d failed (%s): %s; tried again%s", job.kind, job.id, job.attempt, where, what, when,
+            extra=fields,
+        )  # fmt: skip
+        return
+    why = "its last attempt failed" if failures >= job.max_attempts else "its failure is final"
+    fields["leasehold"]["traceback"] = error.traceback
+    logger.error(
+        "%s %s is dead, %s: attempt %d (%s): %s\n%s", job.kind, job.id, why, job.attempt, where, what,
+        error.traceback.rstrip(), extra=fields,
+    )  # fmt: skip
+
+
+def refused(worker: str, job: ClaimedJob) -> None:
+    """A report came too late."""
+    logger.warning(
+        "%s %s: the report of attempt %d was refused, the job is no longer this attempt's (queue %s, worker %s)",
+        job.kind, job.id, job.attempt, job.queue, worker, extra=_fields(worker, job),
+    )  # fmt: skip
+
+
+def lost(worker: str, job: ClaimedJob, *, started: bool) -> None:
+    """A lease is gone."""
+    logger.warning(
+        "%s %s: lease lost, attempt %d%s (queue %s, worker %s)", job.kind, job.id, job.attempt,
+        "" if started else ", before it was started", job.queue, worker, extra=_fields(worker, job),
+    )  # fmt: skip
+
+
+def worker_started(worker: str, slots: int, kinds: Iterable[str]) -> None:
+    """It takes jobs from now on."""
+    logger.info("worker %s started: %d slots, kinds %s", worker, slots, ", ".join(sorted(kinds)))
+
+
+def worker_drains(worker: str, running: int, grace: float) -> None:
+    """It takes no more jobs."""
+    logger.info("worker %s drains: %d jobs run, they have %g s", worker, running, grace)
+
+
+def worker_ended(worker: str, finished: int) -> None:
+    """It has stopped in good order."""
+    logger.info("worker %s ended: %d jobs run", worker, finished)
+
+
+def _fields(worker: str, job: ClaimedJob, **more: Any) -> dict[str, dict[str, Any]]:
+    known = {"job_id": job.id, "kind": job.kind, "attempt": job.attempt, "queue": job.queue, "worker": worker}
+    return {"leasehold": {**known, **more}}
