@@ -14,7 +14,7 @@ from faults.scenarios import SCENARIOS
 
 def run(name: str, *, seed: int, full: bool, folder: Path) -> Verdict:
     """One scenario in a folder of its own. Raises Skip where it cannot run."""
-    scenario = importlib.import_module(f"faults.scenarios.{SCENARIOS[name]}")
+    scenario = importlib.import_module(SCENARIOS[name])
     with Run(name, seed=seed, full=full, folder=folder) as made:
         getattr(scenario, name)(made)
         return made.verdict()
@@ -61,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults")
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help=f"any of: {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--size", choices=["ci", "full"], default="full")
+    parser.add_argument("--size", choices=["ci", "small", "full"], default="full", help="ci and small are the same")
     parser.add_argument("--keep", metavar="DIR", help="keep what the runs leave here")
     options = parser.parse_args()
     if unknown := set(options.scenario) - set(SCENARIOS):

@@ -107,9 +107,11 @@ class Fleet:
         self._env = dict(env)
         self.members: list[Member] = []
 
-    def worker(self, name: str, dsn: str, *options: str, slots: int = 10, **env: str) -> Member:
+    def worker(
+        self, name: str, dsn: str, *options: str, slots: int = 10, app: str = "faults.tasks:app", **env: str
+    ) -> Member:
         """A worker, not started yet."""
-        command = ["-m", "leasehold", "worker", "faults.tasks:app", "--slots", str(slots), "--grace", "5", *options]
+        command = ["-m", "leasehold", "worker", app, "--slots", str(slots), "--grace", "5", *options]
         return self._add(name, command, dsn, env)
 
     def server(self, name: str, dsn: str, **env: str) -> Member:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SCENARIOS: Final = {
+_IN: Final = {
     "kills": "workers",
     "pauses": "workers",
     "failpoints": "workers",
@@ -19,5 +19,12 @@ SCENARIOS: Final = {
     "unreplicated": "replicas",
     "patroni": "patroni",
     "soak": "soak",
+}
+
+MATRICES: Final = ("sleeping", "poison")
+"""Scenarios that cross everything with everything: each is a module of `faults.matrix`."""
+
+SCENARIOS: Final = {name: f"faults.scenarios.{module}" for name, module in _IN.items()} | {
+    name: f"faults.matrix.{name}" for name in MATRICES
 }
 """Each scenario with its module."""

@@ -1,0 +1,134 @@
+"""Poison: values and behaviours, times every place where a producer or a task can say something.
+
+A cell passes when the value is refused where it enters, with an error that is ours, or the job comes to its end; and
+in both cases the innocents beside it succeed at their first attempt, the workers live, and the job can be looked at.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from faults.matrix.behaviours import DEADLY, EVERYWHERE, ON_THE_LOOP
+from faults.matrix.corpus import VALUES
+from faults.matrix.producers import PRODUCERS, Producers, Unfit
+from faults.matrix.says import PLACES
+from faults.matrix.table import PASSED, Found, NotApplicable, Result, Table, chosen, diagonal, halving
+from faults.matrix.world import World
+from faults.run import Run
+
+Cell = tuple[str, str]
+
+IN: Final = {"": "", "in a thread: ": " in a thread", "in a process: ": " in a process"}
+"""How tasks run: the beginning of the column, the end of the kind."""
+
+SAID: Final = [f"{way}{place}" for way in IN for place in PLACES]
+BEHAVED: Final = [f"{way}behave" for way in IN]
+LOOKS: Final = 30.0
+"""Seconds that a job gets: most are over in a few milliseconds, together with the others of their batch."""
+
+
+def cells(*, full: bool) -> list[Cell]:
+    """The whole matrix, or the sample in which every row and every column occurs."""
+    values, acts = list(VALUES), [*EVERYWHERE, *ON_THE_LOOP, *DEADLY]
+    places = [*PRODUCERS, *SAID]
+    behaved = [(act, column) for act in acts for column in BEHAVED if applies(act, column)]
+    if full:
+        return [(value, place) for value in values for place in places] + behaved
+    # Each behaviour once, its ways of running in turns.
+    chosen = {act: [cell for cell in behaved if cell[0] == act] for act in acts}
+    return diagonal(values, places) + [found[n % len(found)] for n, found in enumerate(chosen.values())]
+
+
+def applies(act: str, column: str) -> bool:
+    """Whether a task that runs like this can behave so."""
+    if act in ON_THE_LOOP:
+        return column == "behave"
+    return act not in DEADLY or column == "in a process: behave"
+
+
+def poison(run: Run) -> None:
+    """The matrix."""
+    world = World(run, every=None, slots=30, app="faults.matrix.says:app")
+    world.serve()
+    wanted = chosen(cells(full=run.full))
+    table = Table(rows=len({row for row, _ in wanted}), columns=len({column for _, column in wanted}))
+    producers = Producers(world)
+    run.stack.callback(producers.close)
+    told = [cell for cell in wanted if cell[1] in PRODUCERS]
+    said = [cell for cell in wanted if cell[1] not in PRODUCERS]
+    for found in halving(told, 50, lambda part: produce(world, producers, part)):
+        table.add(found, run.folder)
+    for found in halving(said, 50, lambda part: speak(world, part)):
+        table.add(found, run.folder)
+    run.check(not (why := world.charged()), why)
+    run.settle(within=60)
+    table.close(run)
+
+
+def produce(world: World, producers: Producers, part: Sequence[Cell]) -> Found:
+    """A producer says each value in its place; what was taken has to come to its end, and can be looked at."""
+    found: dict[Cell, Result] = {}
+    jobs: dict[Cell, str] = {}
+    innocents = [world.innocent() for _ in range(5)]
+    for row, column in part:
+        try:
+            job = producers.say(column, VALUES[row])
+        except Unfit as reason:
+            found[row, column] = NotApplicable(str(reason))
+        except AssertionError as reason:
+            found[row, column] = str(reason)
+        else:
+            found[row, column] = PASSED
+            if job is not None:
+                jobs[row, column] = job
+    producers.withdraw()
+    return found | judged(world, jobs, innocents, producers)
+
+
+def speak(world: World, part: Sequence[Cell]) -> Found:
+    """Tasks say each value in its place, beside innocents."""
+    jobs: dict[Cell, str] = {}
+    innocents = [world.innocent() for _ in range(5)] + [world.innocent("hold", {"until": "."})]
+    for row, column in part:
+        way = next(way for way in sorted(IN, reverse=True) if column.startswith(way))
+        place = column.removeprefix(way)
+        what = {"what": row} if place == "behave" else {"place": place, "value": row}
+        kind = ("behave" if place == "behave" else "say") + IN[way]
+        jobs[row, column] = world.enqueue(kind, what, queue="poison", max_attempts=2)
+    return judged(world, jobs, innocents)
+
+
+def judged(world: World, jobs: dict[Cell, str], innocents: list[str], producers: Producers | None = None) -> Found:
+    """Wait until all have ended, and see what became of them and of the others."""
+    deadline = time.monotonic() + LOOKS + len(jobs) / 20
+    left = dict(jobs)
+    while left and time.monotonic() < deadline:
+        states = world.jobs(left.values())
+        left = {c: j for c, j in left.items() if j in states and states[j]["state"] not in ("success", "dead")}
+        # What waits for a time that is far is not to be waited for.
+        world.rows("select run_now(id) from jobs where id = any(%s::uuid[]) and state = 'retry'", list(left.values()))
+        time.sleep(0.05)
+    reasons: dict[Cell, Result] = dict.fromkeys(jobs, PASSED)
+    states = world.jobs(jobs.values())
+    for cell in left:
+        state = states[jobs[cell]]
+        reasons[cell] = f"has not ended: {state['state']}, attempt {state['attempt']}, failures {state['retry_count']}"
+    harm = world.ended(innocents, within=10) or world.charged(innocents) or world.dead_workers()
+    if harm:
+        reasons = {cell: why or f"harm to others: {harm}" for cell, why in reasons.items()}
+        heal(world, left.values())
+    for cell, job in jobs.items():
+        if not reasons[cell] and producers is not None and (why := producers.look(job)):
+            reasons[cell] = why
+    return reasons
+
+
+def heal(world: World, jobs: Any) -> None:
+    """After a failure: new workers, and nothing of what stopped the old ones."""
+    for worker in world.workers:
+        worker.kill()
+    world.rows("update jobs set lease_expires_at = clock() - interval '1 s' where state = 'running'")
+    world.rows("select sweep()")
+    world.rows("select cancel(id) from jobs where id = any(%s::uuid[])", list(jobs))
+    for worker in world.workers:
+        worker.start()

@@ -1,0 +1,401 @@
+"""Sleeping sessions: every function of the SQL API is called in a transaction that then idles, and the fleet goes on.
+
+A row is a call; what it works on is its own, made for it: jobs of a kind that no worker knows (`queued`, `created`, `dead`,
+`ghost`: running, of a worker that is not there), a job that the fleet runs (`fleet`), a schedule, a token, a limit, a queue.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.error import HTTPError
+from uuid import uuid4
+
+import psycopg
+
+from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, together
+from faults.matrix.world import World
+from faults.run import Run
+from leasehold.db.migrate import Limits, migrate
+from leasehold.errors import LeaseholdError
+
+COLUMNS: Final = ("post", "enqueue", "claim", "renew", "report", "sweep", "schedule", "limits", "migrate")
+
+ONE: Final = "array[%(ghost)s::uuid], array[1], array[%(claim)s::uuid]"
+"""The token of the ghost's job, as functions take it."""
+
+ROWS: Final[Mapping[str, str]] = {
+    # producers
+    "enqueue": "enqueue('victim', queue => %(queue)s)",
+    "enqueue with a key": "enqueue('victim', idempotency_key => %(name)s)",
+    "enqueue of a busy exclusive key": "enqueue('victim', exclusive_key => 'busy')",
+    "enqueue of the fleet's kind and queue": "enqueue('quick')",
+    "enqueue for later": "enqueue('quick', run_after => interval '1 hour')",
+    "enqueue_many": "enqueue_many(jsonb_build_array(jsonb_build_object('kind', 'victim', 'idempotency_key', %(name)s::text)))",
+    "enqueue_batch": "enqueue_batch('{\"kind\": \"victim\"}', '[{}, {}]', array[%(id)s::uuid, %(id2)s::uuid])",
+    "submit": "submit('victim', idempotency_key => %(name)s)",
+    "submit_many": "submit_many(jsonb_build_array(jsonb_build_object('kind', 'victim', 'idempotency_key', %(name)s::text)))",
+    "accept": "accept(%(created)s::uuid)",
+    "accept_many": "accept_many(array[%(created)s::uuid])",
+    "hint": "hint(array['default'])",
+    "status": "status(%(fleet)s::uuid)",
+    "statuses": "statuses(array[%(fleet)s::uuid])",
+    "lease_seconds": "lease_seconds('quick')",
+    # workers
+    "claim": "claim(%(owner)s, queues => array[%(queue)s], count => 1, claim_id => %(id)s::uuid) from (select %(queued)s) t",
+    "claim of nothing": "claim(%(owner)s, kinds => array['victim'], queues => array['none'], count => 10, claim_id => %(id)s::uuid)",
+    "claim in all lanes": "claim(%(owner)s, kinds => array['victim'], count => 1, claim_id => %(id)s::uuid) from (select %(queued)s) t",
+    "claim under a limit of a queue": "claim(%(owner)s, kinds => array['victim'], queues => array['limited'], count => 1,"
+    " claim_id => %(id)s::uuid) from (select %(limited)s) t",
+    "claim under a limit of a key": "claim(%(owner)s, kinds => array['victim'], queues => array[%(queue)s], count => 1,"
+    " claim_id => %(id)s::uuid) from (select %(keyed)s) t",
+    "claim by the fleet's worker": "claim(%(worker)s, kinds => array['victim'], count => 1, claim_id => %(id)s::uuid)",
+    "claim_job": "claim_job(%(queued)s::uuid, %(owner)s, %(id)s::uuid)",
+    "heartbeat": f"heartbeat(%(owner)s, {ONE})",
+    "heartbeat by the fleet's worker": "heartbeat(%(worker)s, '{}'::uuid[], '{}'::integer[])",
+    "heartbeat of the fleet's job": "heartbeat(%(worker)s, array[%(fleet)s::uuid], array[1])",
+    "owned": "owned(%(worker)s)",
+    "complete": "complete(%(owner)s, array[%(ghost)s::uuid], array[1])",
+    "complete of the fleet's job": "complete(%(worker)s, array[%(fleet)s::uuid], array[1])",
+    "fail": "fail(%(owner)s, %(ghost)s::uuid, 1)",
+    "fail_many": "fail_many(%(owner)s, jsonb_build_array(jsonb_build_object('id', %(ghost)s::text, 'attempt', 1, 'outcome', 'failed')))",
+    "release": f"release(%(owner)s, {ONE})",
+    "sweep": "sweep()",
+    "promote": "promote()",
+    "next_due": "next_due()",
+    "upkeep": "upkeep(100, %(owner)s)",
+    "add_logs": f'add_logs(%(owner)s, {ONE}, array[\'[[1,"INFO","text"]]\'::jsonb])',
+    "start_worker": "start_worker(%(name)s, 'host', 1, null, array['victim'], array[600]::double precision[], 1)",
+    "stop_worker": "stop_worker(%(owner)s)",
+    "declare_kinds": "declare_kinds(array['victim'], array[600]::double precision[])",
+    "declare_kinds of the fleet": "declare_kinds(array['quick', 'hold'], array[%(lease)s, %(lease)s]::double precision[])",
+    "schedule_due": "schedule_due()",
+    "schedule_claim": "schedule_claim(%(schedule)s, %(owner)s, %(id)s::uuid)",
+    "schedule_fire": "schedule_fire(%(schedule)s, %(owner)s, %(id)s::uuid, null, '{}', null, 0)",
+    "schedule_problem": "schedule_problem(%(schedule)s, %(owner)s, %(id)s::uuid, 'a problem')",
+    "schedule_sync": "schedule_sync('[]')",
+    "statistics_add": "statistics_add(%(owner)s, 1, 0, '[]')",
+    "statistics_add by the fleet's worker": "statistics_add(%(worker)s, 1000000, 0, '[]')",
+    "canary_step": "canary_step()",
+    # operators
+    "events": "events()",
+    "history": "history(true)",
+    "history off": "history(false)",
+    "history_enabled": "history_enabled()",
+    "prune": "prune(interval '0', array['dead'], 100, false)",
+    "prune dry": "prune(interval '0')",
+    "prune_workers": "prune_workers(interval '1 day', 100, false)",
+    "verify": "verify()",
+    "doctor": "doctor()",
+    "names": "names()",
+    "cancel": "cancel(%(queued)s::uuid)",
+    "cancel of the fleet's job": "cancel(%(fleet)s::uuid)",
+    "retry": "retry(%(dead)s::uuid)",
+    "counts": "counts()",
+    "explain": "explain(%(queued)s::uuid)",
+    "logs": "logs(%(fleet)s::uuid)",
+    "set_limit": "set_limit('queue', %(queue)s, 5)",
+    "set_limit of the fleet's queue": "set_limit('queue', 'limited', 50)",
+    "drop_limit": "drop_limit('queue', %(limit)s)",
+    "pause": "pause(%(queue)s)",
+    "resume": "resume(%(paused)s)",
+    "run_now": "run_now(%(later)s::uuid)",
+    "retry_many": 'retry_many(\'{"kind": "victim"}\', 100, false)',
+    "cancel_many": 'cancel_many(\'{"kind": "victim"}\', 100, false)',
+    "list_jobs": "list_jobs('{}')",
+    "job_detail": "job_detail(%(fleet)s::uuid)",
+    "errors": "errors()",
+    "queue_list": "queue_list()",
+    "worker_list": "worker_list()",
+    "stats": "stats()",
+    "create_token": "create_token(%(id)s::uuid, 'x', decode(repeat('00', 32), 'hex'), array['submit'])",
+    "revoke_token": "revoke_token(%(token)s::uuid)",
+    "token": "token(%(token)s::uuid)",
+    "tokens_exist": "tokens_exist()",
+    "schedule_put": "schedule_put(%(name)s, 'victim', every => interval '1 hour')",
+    "schedule_put of an old one": "schedule_put(%(schedule)s, 'victim', every => interval '2 hours')",
+    "schedule_enable": "schedule_enable(%(schedule)s)",
+    "schedule_disable": "schedule_disable(%(schedule)s)",
+    "schedule_run_now": "schedule_run_now(%(schedule)s, %(id)s::uuid)",
+    "schedule_remove": "schedule_remove(%(schedule)s)",
+    "schedule_list": "schedule_list()",
+    "statistics": "statistics(now() - interval '1 hour', now(), 60)",
+    "flow": "flow(now() - interval '1 hour', now(), 60)",
+    "rates": "rates()",
+    "system": "system()",
+    "holders": "holders()",
+    "canary_start": "canary_start('victim', null) from (select %(dead)s) t",
+    "canary_stop": "canary_stop(%(id)s::uuid, 'x')",
+    "canary_list": "canary_list()",
+    "schema_version": "schema_version()",
+    "schema_supports_from": "schema_supports_from()",
+}
+
+NOT: Final = {
+    "history off": "it drops triggers: whoever leaves that open has locked the table jobs, which nothing passes"
+}
+"""Rows that make no sense, and why."""
+
+NEW: Final[dict[str, str]] = {
+    "id": "select gen_random_uuid()::text",
+    "id2": "select gen_random_uuid()::text",
+    "queued": "select enqueue('victim', queue => %(queue)s)::text",
+    "later": "select enqueue('victim', queue => %(queue)s, run_after => interval '1 hour')::text",
+    "limited": "select enqueue('victim', queue => 'limited')::text",
+    "keyed": "select enqueue('victim', queue => %(queue)s, exclusive_key => 'limited/victim')::text",
+    "created": "select submit('victim', queue => %(queue)s)::text",
+    "token": "select t.id::text from (select gen_random_uuid() as id) t,"
+    " lateral (select create_token(t.id, 'x', decode(repeat('00', 32), 'hex'), array['submit'])) c",
+    "schedule": "select %(name)s::text from schedule_put(%(name)s, 'victim', every => interval '1 hour')",
+    "limit": "select %(name)s::text from set_limit('queue', %(name)s, 5)",
+    "paused": "select %(name)s::text from pause(%(name)s)",
+    "worker": "select id from workers where stopped_at is null and kinds @> array['hold'] order by id limit 1",
+}  # fmt: skip
+"""How the things that a call works on are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """A session with an open transaction."""
+
+    row: str
+    connection: psycopg.Connection[Any]
+    things: dict[str, Any]
+
+
+def sleeping(run: Run) -> None:
+    """The matrix."""
+    world = World(run)
+    world.serve()
+    world.rows("select declare_kinds(array['victim'], array[600]::double precision[])")
+    for scope, name in (("queue", "limited"), ("kind", "limited"), ("key", "limited/")):
+        world.rows("select set_limit(%s, %s, 50)", scope, name)
+    world.enqueue("hold", {"until": "held"}, exclusive_key="busy")
+    table = Table(rows=len(ROWS), columns=len(COLUMNS))
+    rows = chosen([row for row in ROWS if row not in NOT])
+    for found in together(rows, 1 if run.full else 12, lambda part: probe(world, part)):
+        table.add(found, run.folder)
+        if dead := world.dead_workers():
+            run.problems.append(dead)
+            break
+    table.add({(row, column): NotApplicable(why) for row, why in NOT.items() for column in COLUMNS})
+    world.rows("select schedule_disable('tick')")
+    world.let_go()
+    run.check(not (why := world.ended(sorted(world.innocents), within=60)), why)
+    run.check(not (why := world.charged()), why)
+    run.settle(within=60)
+    table.close(run)
+
+
+def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
+    """Let these calls sleep, all at once, and see whether everything goes on."""
+    world.keep_held(6)
+    with ExitStack() as stack:
+        made_for = {row: make(world, row) for row in rows}  # before the first sleeps, which may be in the way
+        sleepers = [
+            found
+            for row, things in made_for.items()
+            if (found := sleep(world, row, things, stack, alone=len(rows) == 1))
+        ]
+        before = set(world.innocents)
+        why = dict.fromkeys(COLUMNS, "")
+        futures = {column: world.pool.submit(act, world, sleepers) for column, act in ACTS.items()}
+        for column, future in futures.items():
+            why[column] = _reason(future)
+        made = world.innocents - before
+        world.run.log.note("wake", rows=list(rows))
+        slept = [sleeper.row for sleeper in sleepers]
+    for sleeper in sleepers:
+        clear(world, sleeper.things)
+    if charged := world.charged():
+        why["renew"] = why["renew"] or charged
+        world.forgive()
+    if late := world.ended(sorted(made)):
+        why["report"] = why["report"] or f"and not after the session had ended either: {late}"
+    return {(row, column): why[column] for row in slept for column in COLUMNS}
+
+
+def _reason(future: "Future[str]") -> str:
+    try:
+        return future.result(120)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the reason)
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+# -- the sessions
+
+
+def sleep(world: World, row: str, things: dict[str, Any], stack: ExitStack, *, alone: bool) -> Sleeper | None:
+    """Call, and leave the transaction open. None: it waits for others of its group."""
+    connection = world.connect(application_name=f"sleeping {row}"[:60])
+    connection.autocommit = False
+    stack.callback(connection.close)
+    connection.execute(f"set local statement_timeout = '{20 if alone else 1}s'")
+    call = ROWS[row].partition(" from (select %(")
+    query = f"select * from {call[0]}"
+    try:
+        connection.execute(query, things)  # type: ignore[arg-type]
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+        if alone:
+            raise
+        connection.close()
+        clear(world, things)
+        return None
+    except psycopg.Error as error:
+        if not (error.sqlstate or "").startswith("LH"):
+            raise
+        # Refused: the transaction has failed and still sleeps, with whatever it had locked.
+    world.run.log.note("sleep", row=row)
+    return Sleeper(row, connection, things)
+
+
+def make(world: World, row: str) -> dict[str, Any]:
+    """What the call names."""
+    name = f"{row} {uuid4().hex[:6]}"
+    things: dict[str, Any] = {
+        "name": name,
+        "queue": name,
+        "lease": world.run.lease,
+        "claim": str(uuid4()),
+        "owner": name,
+    }
+    wanted = ROWS[row]
+    for thing, query in NEW.items():
+        if f"%({thing})s" in wanted:
+            with world.connect() as connection:
+                things[thing] = connection.execute(query, things).fetchone()[0]  # type: ignore[arg-type, index]
+            if "'victim'" in query and "schedule" not in query:
+                world.made(things[thing])
+    if "%(ghost)s" in wanted or "%(dead)s" in wanted:
+        things["ghost"] = things["dead"] = _ghost(world, things)
+        if "%(dead)s" in wanted:
+            world.rows("select fail(%s, %s::uuid, 1, fatal => true)", name, things["dead"])
+    if "%(fleet)s" in wanted:
+        things["fleet"] = job = world.enqueue("hold", {"until": name})
+        world.until(lambda: world.jobs([job])[job]["state"] == "running", "the fleet runs the victim")
+        things["worker"] = world.jobs([job])[job]["lease_owner"]
+    return things
+
+
+def _ghost(world: World, things: dict[str, Any]) -> str:
+    """A job that a worker which does not exist runs."""
+    query = "select id::text from claim(%s, queues => array[%s], count => 1, claim_id => %s::uuid)"
+    world.enqueue("victim", queue=things["queue"])
+    return str(world.value(query, things["owner"], things["queue"], things["claim"]))
+
+
+def clear(world: World, things: dict[str, Any]) -> None:
+    """The session has ended: bring its things to an end too."""
+    world.let_go(things["name"])
+    world.rows(
+        "select cancel(id) from jobs where kind = 'victim' and state in ('created', 'queued', 'retry')"
+        " and (queue in (%s, 'limited') or idempotency_key = %s)",
+        things["queue"], things["name"],
+    )  # fmt: skip
+    if "ghost" in things:
+        world.rows("select complete(%s, array[%s::uuid], array[1])", things["owner"], things["ghost"])
+    if "token" in things:  # as long as there is one the API wants one
+        world.rows("delete from tokens")
+    if "paused" in things:
+        world.rows("select resume(%s)", things["paused"])
+
+
+# -- what the fleet does meanwhile
+
+
+def post(world: World, sleepers: Sequence[Sleeper]) -> str:
+    """Jobs arrive over HTTP, and are answered; also beside such as have the key of a job that nobody has committed yet."""
+    blocked = [sleeper.things["name"] for sleeper in sleepers if "idempotency" in ROWS[sleeper.row]]
+    same = [world.pool.submit(world.post, "victim", key=key) for key in blocked for _ in range(3)]
+    for future in [world.pool.submit(world.post) for _ in range(3)]:
+        future.result()
+    for future in same:  # may be refused, and must be answered
+        if isinstance(error := future.exception(), TimeoutError | OSError) and not isinstance(error, HTTPError):
+            return f"a post of the key that the session holds was not answered: {error}"
+    return PASSED
+
+
+def enqueue(world: World, _: Sequence[Sleeper]) -> str:
+    """Jobs arrive by SQL."""
+    with world.connect(connect_timeout=10) as connection:
+        connection.execute("set statement_timeout = '20s'")
+        for options in ({}, {"exclusive_key": str(uuid4())}, {"queue": str(uuid4())}):
+            world.innocent(connection=connection, **options)
+    return PASSED
+
+
+def claim(world: World, _: Sequence[Sleeper]) -> str:
+    """What is queued is started."""
+    jobs = [world.innocent(), world.innocent(queue=str(uuid4()))]
+    try:
+        world.until(lambda: all(job["attempt"] for job in world.jobs(jobs).values()), "claimed")
+    except TimeoutError:
+        return f"not claimed: {world.ended(jobs, within=0)}"
+    return PASSED
+
+
+def renew(world: World, _: Sequence[Sleeper]) -> str:
+    """Every lease that is held is renewed in time."""
+    query = (
+        "select id::text, lease_expires_at from jobs where kind = 'hold' and state = 'running' and id = any(%s::uuid[])"
+    )
+    innocents = world.held
+    first = dict(world.rows(query, innocents))
+    deadline = time.monotonic() + world.run.lease * 1.5
+    left = dict(first)
+    while left and time.monotonic() < deadline:
+        now = dict(world.rows(query, innocents))
+        left = {job: at for job, at in left.items() if job in now and now[job] <= at} | {
+            job: at for job, at in left.items() if job not in now
+        }
+        time.sleep(0.03)
+    return f"{len(left)} of {len(first)} leases were not renewed" if left else PASSED
+
+
+def report(world: World, _: Sequence[Sleeper]) -> str:
+    """What was started ends."""
+    return world.ended([world.innocent(), world.innocent("hold", {"until": "."})])
+
+
+def sweep(world: World, _: Sequence[Sleeper]) -> str:
+    """What a dead worker left is found and run."""
+    return world.ended([world.orphan()])
+
+
+def schedule(world: World, _: Sequence[Sleeper]) -> str:
+    """The schedule fires."""
+    query = "select fired from schedules where key = 'tick'"
+    first = world.value(query)
+    world.until(lambda: world.value(query) > first, "the schedule fires")
+    return PASSED
+
+
+def limits(world: World, _: Sequence[Sleeper]) -> str:
+    """What is under limits runs."""
+    jobs = [
+        world.innocent(queue="limited"),
+        world.innocent("limited"),
+        world.innocent(exclusive_key=f"limited/{uuid4()}"),
+    ]
+    return world.ended(jobs)
+
+
+def migrate_again(world: World, _: Sequence[Sleeper]) -> str:
+    """All functions are made again, or the migration says who is in its way."""
+    world.rows("update function_files set checksum = 'changed'")
+    began = time.monotonic()
+    try:
+        migrate(world.server.dsn, limits=Limits(lock_timeout=0.5, attempts=2, first_pause=0.1))
+    except LeaseholdError as error:
+        if "sleeping" not in str(error) and "pid" not in str(error):
+            return f"does not name the session that it waits for: {error}"
+    took = time.monotonic() - began
+    return f"took {took:.1f} s" if took > 30 else PASSED
+
+
+ACTS: Final[dict[str, Callable[[World, Sequence[Sleeper]], str]]] = {
+    "post": post, "enqueue": enqueue, "claim": claim, "renew": renew, "report": report, "sweep": sweep,
+    "schedule": schedule, "limits": limits, "migrate": migrate_again,
+}  # fmt: skip

@@ -1,0 +1,196 @@
+"""What the cells of a matrix share: one PostgreSQL, real workers, an API server, innocents, and hands for what they do."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from uuid import uuid4
+
+import psycopg
+from psycopg.rows import dict_row
+
+from faults.fleet import Member
+from faults.run import Run
+
+APP: Final = "faults.matrix.tasks:app"
+BOUND: Final = 20.0
+"""Seconds within which everything that is not to be disturbed has happened, on a busy machine."""
+
+Job = Mapping[str, Any]
+
+
+class World:
+    """One server and its fleet, for many cells."""
+
+    def __init__(
+        self, run: Run, *, workers: int = 2, slots: int = 20, every: float | None = 1.0, app: str = APP
+    ) -> None:
+        self.run = run
+        self.server = run.serve()
+        env = {"FAULTS_EVERY": str(every)} if every else {}
+        self._env = env
+        self.workers = [
+            run.fleet.worker(f"worker-{n}", self.server.dsn, slots=slots, app=app, **env).start()
+            for n in range(workers)
+        ]
+        self.sql = self.connect()
+        self.pool = ThreadPoolExecutor(24, thread_name_prefix="matrix")
+        self.innocents: set[str] = set()
+        """Jobs that nothing may disturb: at the end each has succeeded, at its first attempt."""
+        self.held: list[str] = []
+        """Innocents whose leases have to be renewed all the while."""
+        self._guard = threading.Lock()
+        run.stack.callback(self.close)
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """A superuser's connection whose search_path is our schema."""
+        return psycopg.connect(
+            self.server.embedded.dsn("faults"),
+            autocommit=True,
+            options="-c search_path=leasehold -c statement_timeout=20s",
+            **options,
+        )
+
+    def close(self) -> None:
+        """Let go of the connections; the processes are the run's."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.sql.close()
+
+    def serve(self, dsn: str | None = None, name: str = "api") -> Member:
+        """An API server that answers."""
+        self.api = self.run.fleet.server(name, dsn or self.server.dsn).start().ready()
+        return self.api
+
+    # -- asking
+
+    def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
+        """What a query gives; from any thread."""
+        with self._guard:
+            cursor = self.sql.execute(query, args or None)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def value(self, query: str, *args: object) -> Any:
+        """The first value of the first row."""
+        found = self.rows(query, *args)
+        return found[0][0] if found else None
+
+    def jobs(self, ids: Iterable[str]) -> dict[str, Job]:
+        """These jobs, as they are."""
+        with self._guard, self.sql.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(
+                "select id::text, kind, queue, state::text, attempt, retry_count, lease_owner, reason, parked,"
+                " extract(epoch from lease_expires_at)::float8 as expires from jobs where id = any(%s::uuid[])",
+                [list(ids)],
+            )
+            return {row["id"]: row for row in cursor}
+
+    # -- jobs
+
+    def enqueue(
+        self, kind: str = "quick", payload: Mapping[str, Any] | None = None, *, connection: Any = None, **options: Any
+    ) -> str:
+        """One job, by the SQL function, with a key of its own."""
+        key = str(options.pop("idempotency_key", uuid4()))
+        call = self.run.log.invoke("enqueue", key=key, kind=kind)
+        named = "".join(f", {name} => %s" for name in options)
+        query = f"select enqueue(%s, %s::text::jsonb, idempotency_key => %s{named})::text"
+        args = (kind, json.dumps(payload or {}), key, *options.values())
+        row = connection.execute(query, args).fetchone() if connection is not None else self.rows(query, *args)[0]
+        self.run.log.ok(call, job=row[0])
+        return str(row[0])
+
+    def made(self, job: str, kind: str = "victim") -> None:
+        """Somebody else has made this job: tell the checker."""
+        self.run.log.ok(self.run.log.invoke("enqueue", job=job, kind=kind), job=job)
+
+    def innocent(self, kind: str = "quick", payload: Mapping[str, Any] | None = None, **options: Any) -> str:
+        """A job that nothing may disturb."""
+        job = self.enqueue(kind, payload, **options)
+        self.innocents.add(job)
+        return job
+
+    def post(self, kind: str = "quick", *, key: str | None = None, within: float = BOUND) -> str:
+        """One job over HTTP, an innocent unless it has a given key; raises what the server or the network says."""
+        chosen, key = key, key or str(uuid4())
+        call = self.run.log.invoke("enqueue", key=key, kind=kind)
+        request = urllib.request.Request(  # noqa: S310 (our own server)
+            f"{self.api.url}/jobs", json.dumps({"jobType": kind, "payload": {}}).encode(), method="POST",
+            headers={"Content-Type": "application/json", "Idempotency-Key": key},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=within) as answer:  # noqa: S310 (our own server)
+            job = str(json.load(answer)["jobId"])
+        self.run.log.ok(call, job=job)
+        if chosen is None:
+            self.innocents.add(job)
+        return job
+
+    def keep_held(self, count: int) -> None:
+        """See to it that so many innocents run until `let_go`: their leases have to be renewed all the while."""
+        running = self.jobs(self.held)
+        self.held = [job for job in self.held if running[job]["state"] == "running"]
+        self.held += [self.innocent("hold", {"until": "held"}) for _ in range(count - len(self.held))]
+        wanted = self.held
+        self.until(lambda: all(job["state"] == "running" for job in self.jobs(wanted).values()), "held", within=60)
+
+    def forgive(self) -> None:
+        """Those that were charged have been reported once: that is enough."""
+        found = self.jobs(self.innocents)
+        self.innocents -= {job for job, row in found.items() if row["retry_count"] > 0 or row["attempt"] > 1}
+
+    def let_go(self, name: str = "held") -> None:
+        """Let the held jobs end."""
+        (self.run.history / name).touch()
+
+    def orphan(self, kind: str = "quick") -> str:
+        """A job whose worker is gone and whose lease has expired: to be swept and run again."""
+        owner = f"gone:{uuid4().hex[:8]}"
+        job = self.enqueue(kind, queue=f"{owner}", max_attempts=5)
+        if self.rows("select id from claim(%s, queues => %s, count => 1, claim_id => %s)", owner, [owner], uuid4()):
+            self.rows("update jobs set lease_expires_at = clock() - interval '1 ms' where id = %s::uuid", job)
+        return job
+
+    # -- waiting
+
+    def until(self, holds: Callable[[], bool], what: str, *, within: float = BOUND) -> bool:
+        """Wait for something; raises TimeoutError."""
+        deadline = time.monotonic() + within
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {within:g} s: {what}")
+            time.sleep(0.03)
+        return True
+
+    def ended(self, jobs: Sequence[str], *, within: float = BOUND) -> str:
+        """Wait until these have succeeded; else which have not, and how they are."""
+        deadline = time.monotonic() + within
+        while True:
+            left = [job for job in self.jobs(jobs).values() if job["state"] != "success"]
+            if not left:
+                return ""
+            if time.monotonic() > deadline or any(job["state"] == "dead" for job in left):
+                return describe(left)
+            time.sleep(0.03)
+
+    def charged(self, jobs: Iterable[str] | None = None) -> str:
+        """Which innocents were charged an attempt, or claimed twice."""
+        found = self.jobs(self.innocents if jobs is None else jobs).values()
+        guilty = [job for job in found if job["retry_count"] > 0 or job["attempt"] > 1]
+        return f"innocents were charged: {describe(guilty)}" if guilty else ""
+
+    def dead_workers(self) -> str:
+        """Which processes have ended."""
+        ended = [member for member in self.run.fleet.members if not member.alive]
+        return ", ".join(f"{member.name} ended with {member.returncode}" for member in ended)
+
+
+def describe(jobs: Iterable[Job]) -> str:
+    """Jobs in a few words."""
+    listed = [
+        f"{job['kind']} {job['id'][-8:]} {job['state']}{' parked' if job['parked'] else ''}"
+        f" attempt {job['attempt']} failures {job['retry_count']}{' ' + job['reason'] if job['reason'] else ''}"
+        for job in jobs
+    ]
+    return f"{len(listed)} jobs: " + "; ".join(listed[:4])
