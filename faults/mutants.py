@@ -62,19 +62,19 @@ class Mutant:
 MUTANTS: Final[dict[str, Mutant]] = {
     "heartbeat without the token": Mutant(
         law="old_tokens_renew_nothing",
-        edits=[Edit("heartbeat_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+        edits=[Edit("renew_v1", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
     ),
     "heartbeat renews what has expired": Mutant(
         law="expired_leases_stay_lost",
-        edits=[Edit("heartbeat_v1", " and j.lease_expires_at > at", "")],
+        edits=[Edit("renew_v1", "t.claim_id, at)", "t.claim_id, '-infinity')")],
     ),
     "complete without the token": Mutant(
         law="accepted_reports_are_the_owners",
-        edits=[Edit("complete_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+        edits=[Edit("complete_v1", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
     ),
     "complete without owner and state": Mutant(
         law="states_move_along_the_table",
-        edits=[Edit("complete_v1", " and j.lease_owner = worker and j.state is not distinct from 'running'", "")],
+        edits=[Edit("complete_v1", "owns(j, worker, t.attempt, t.claim_id, at)", "j.attempt = t.attempt")],
         statements=[NO_GUARD],
     ),
     "complete forgets that it was answered": Mutant(
@@ -83,7 +83,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "fail without the token": Mutant(
         law="ends_were_reported",
-        edits=[Edit("fail_many_v1", "j.attempt = f.attempt and j.lease_owner", "j.lease_owner")],
+        edits=[Edit("fail_many_v1", "owns(j, worker, f.attempt,", "owns(j, worker, j.attempt,")],
     ),
     "fail counts twice": Mutant(
         law="failures_are_counted_once",
@@ -92,7 +92,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "release without the token": Mutant(
         law="accepted_reports_are_the_owners",
-        edits=[Edit("release_v1", "j.attempt = t.attempt and j.lease_owner", "j.lease_owner")],
+        edits=[Edit("release_v1", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
     ),
     "release leaves no record": Mutant(
         law="every_attempt_is_on_record",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from leasehold import failpoints
 from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
-from leasehold.db.store import ClaimedJob, Token
+from leasehold.db.store import ClaimedJob, Renewal, Token
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ GIVE_UP_AT = 0.8
 """Of a lease's time: when a lease that could not be renewed is treated as lost. Earlier than the database would."""
 
 
+_TRY_AGAIN_AFTER = 0.1
+"""Seconds after which a lease is renewed whose row was locked."""
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """Leases of one claim and one length: they began together, and are renewed together."""
@@ -38,10 +42,12 @@ class _Batch:
     jobs: dict[ClaimedJob, None]
     lease: float
     renewed: float
+    not_before: float = 0.0
+    """When to try again what could not be renewed because its row was locked."""
 
     @property
     def renew_at(self) -> float:
-        return self.renewed + self.lease * RENEW_AT
+        return max(self.not_before, self.renewed + self.lease * RENEW_AT)
 
     @property
     def give_up_at(self) -> float:
@@ -154,7 +160,7 @@ class LeaseKeeper:
     def _warm_up(self) -> None:
         """Connect, and have the function compiled: the first heartbeat may have little time."""
         with suppress(LeaseholdError):  # the first heartbeat will try again, and say so
-            self._link.run(self._store.heartbeat(self._worker.id, []))
+            self._link.run(self._store.renew(self._worker.id, []))
 
     def _pause(self) -> float | None:
         with self._guard:
@@ -172,24 +178,38 @@ class LeaseKeeper:
             jobs = dict.fromkeys(job for batch in due for job in batch.jobs)
             jobs.update((job, None) for job in urgent if job in self._held)
         try:
-            kept = self._beat(list(jobs))
+            answer = self._beat(list(jobs))
         except LeaseholdError:
             self._urgent |= urgent
             raise
+        with self._guard:
+            for job in jobs:
+                if job.id in answer.busy:
+                    self._set_apart(job)
         for batch in due:
             batch.renewed = asked
         for job in jobs:
-            if job.id not in kept:
+            if job.id not in answer.renewed and job.id not in answer.busy:
                 self._lose(job)
 
-    def _beat(self, jobs: list[ClaimedJob]) -> set[str]:
+    def _set_apart(self, job: ClaimedJob) -> None:
+        """Its row was locked and its lease was not renewed: from now on it is tried again, alone, until it is."""
+        batch = self._held.get(job)
+        if batch is None:
+            return
+        self._forget(job)
+        alone = _Batch({job: None}, batch.lease, batch.renewed, time.monotonic() + _TRY_AGAIN_AFTER)
+        self._held[job] = alone
+        self._batches.add(alone)
+
+    def _beat(self, jobs: list[ClaimedJob]) -> Renewal:
         contexts = [self.context_of(job) for job in jobs]
         self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
         progress = [None if context is None else context.take_progress() for context in contexts]
         try:
             if failpoints.ARMED:
                 failpoints.reach("before-heartbeat")
-            kept = self._link.run(self._store.heartbeat(self._worker.id, jobs, progress))
+            answer = self._link.run(self._store.renew(self._worker.id, jobs, progress))
         except LeaseholdError:
             for context, taken in zip(contexts, progress, strict=True):
                 if taken is not None and context is not None:
@@ -197,7 +217,10 @@ class LeaseKeeper:
             raise
         if failpoints.ARMED:
             failpoints.reach("after-heartbeat")
-        return kept
+        for job, context, taken in zip(jobs, contexts, progress, strict=True):
+            if taken is not None and context is not None and job.id in answer.busy:
+                context.restore_progress(taken)
+        return answer
 
     def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
         """Keep what long jobs have said so far; the rest goes along with their outcome."""

@@ -118,8 +118,8 @@ NAIVE: Final[dict[str, Naive]] = {
         start="under a limit",
     ),
     # The holder ends between the look at it and the parking: nobody puts the parked job back.
-    "parking behind a holder that is not pinned": Naive(
-        change=_edit("settle_exclusive", "for share skip locked", ""),
+    "an end that does not take the lock of its key": Naive(
+        change=_edit("unpark_ended", "pg_try_advisory_xact_lock(exclusive_lock(t.key)) as locked", "true as locked"),
         first="claim",
         second="complete",
         start="behind a key, not parked",

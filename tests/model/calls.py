@@ -24,6 +24,7 @@ from tests.model.machine import (
     nothing,
     one,
     pick,
+    renewed,
     reports,
     several,
     stale,
@@ -199,37 +200,52 @@ class WorkCalls(Machine):
             self.claim_anything(WORKERS[drawn[0][0] % len(WORKERS)], 2)
         return self.batch(drawn)
 
-    @rule(drawn=tokens, progress=st.sampled_from([None, None, 0.25, 0.5]))
-    def heartbeat(self, drawn: list[tuple[int, bool, str]], progress: float | None) -> None:
+    @rule(drawn=tokens, progress=st.sampled_from([None, None, 0.25, 0.5]), call=st.sampled_from(["heartbeat", "renew"]))
+    def heartbeat(self, drawn: list[tuple[int, bool, str]], progress: float | None, call: str) -> None:
         if batch := self.batch_of(drawn):
             worker, held = batch
             told: dict[str, Any] = {}
             if progress is not None:
                 told = {"progress": [progress] * len(held), "progress_notes": [f"at {progress}"] * len(held)}
             promised = lambda *_: self.model.heartbeat(worker, held, progress)  # noqa: E731
-            self.step("heartbeat", promised, several, worker=worker, **columns(held), **told)
+            self.step(
+                call, promised, several if call == "heartbeat" else renewed, worker=worker, **columns(held), **told
+            )
 
-    @rule(number=pick)
-    def a_heartbeat_comes_too_late(self, number: int) -> None:
-        """At the very moment when the lease ends, and nobody has swept it yet."""
+    @rule(number=pick, outcome=st.sampled_from(["none", "success", "failed", "released", "said"]))
+    def a_report_comes_too_late(self, number: int, outcome: str) -> None:
+        """At the very moment when the lease ends, and no sweep has run yet: it is refused like any other."""
         if batch := self.batch_of([(number, False, "right")]):
             worker, held = batch
             self.model.now = max(self.model.now, self.model.jobs[held[0].id].lease_expires_at or self.model.now)
             self.database.set_clock(self.model.now)
-            promised = lambda *_: self.model.heartbeat(worker, held, None)  # noqa: E731
-            self.step("heartbeat", promised, several, worker=worker, **columns(held))
+            if outcome == "none":
+                promised = lambda *_: self.model.heartbeat(worker, held, None)  # noqa: E731
+                self.step("heartbeat", promised, several, worker=worker, **columns(held))
+            elif outcome == "success":
+                self.report_success(worker, held, None)
+            elif outcome == "released":
+                self.give_back(worker, held)
+            elif outcome == "failed":
+                self.report_failures(
+                    worker, [{"outcome": "failed", "retry_after": 0.5, "fatal": False, "error": None, "token": held[0]}]
+                )
+            else:
+                self.say(worker, held, number)
 
     @rule(drawn=tokens, number=pick)
     def add_logs(self, drawn: list[tuple[int, bool, str]], number: int) -> None:
         if batch := self.batch_of(drawn):
-            worker, held = batch
-            line = ["2030-01-01", "info", f"line {number}"]
-            promised = lambda answer, _: self.model.add_logs(worker, held, line, answer)  # noqa: E731
-            lines = [as_json([line])] * len(held)
-            self.step("add_logs", promised, several, worker=worker, **columns(held), lines=lines)
-            id_ = held[0].id
-            said = sorted(self.model.jobs[id_].lines.items()) if id_ in self.model.jobs else []
-            self.step("logs", lambda *_: said, list, job_id=id_)
+            self.say(*batch, number)
+
+    def say(self, worker: str, held: list[Token], number: int) -> None:
+        line = ["2030-01-01", "info", f"line {number}"]
+        promised = lambda *_: self.model.add_logs(worker, held, line)  # noqa: E731
+        lines = [as_json([line])] * len(held)
+        self.step("add_logs", promised, several, worker=worker, **columns(held), lines=lines)
+        id_ = held[0].id
+        said = sorted(self.model.jobs[id_].lines.items()) if id_ in self.model.jobs else []
+        self.step("logs", lambda *_: said, list, job_id=id_)
 
     @rule(
         flaw=st.sampled_from(["worker", "attempt", "claim_id"]),
@@ -343,7 +359,7 @@ class WorkCalls(Machine):
 
     @rule(
         what=st.sampled_from(
-            ["status", "owned", "lease_seconds", "next_due", "counts", "hint", "start_worker", "stop_worker"]
+            ["start_worker", "owned", "lease_seconds", "next_due", "counts", "hint", "status", "stop_worker"]
         ),
         number=pick,
         worker=workers,

@@ -218,6 +218,12 @@ def several(rows: list[tuple[Any, ...]]) -> set[Any]:
     return set(many(rows))
 
 
+def renewed(rows: list[tuple[Any, ...]]) -> set[Any]:
+    """Nothing else is at work here, so no answer is `busy`."""
+    assert {answer for _, answer in rows} <= {"renewed", "lost"}
+    return {id_ for id_, answer in rows if answer == "renewed"}
+
+
 def nothing(_: list[tuple[Any, ...]]) -> None:
     return None
 

@@ -113,7 +113,9 @@ class Model:
             raise Refused("LH003")
         if self.last_claim.get(worker) == claim_id:
             return self._in_order(
-                job for job in self.running() if job.lease_owner == worker and job.claim_id == claim_id
+                job
+                for job in self.running()
+                if job.lease_owner == worker and job.claim_id == claim_id and job.lease_expires_at > self.now
             )
         taken: list[Job] = []
         met: set[str] = set()
@@ -204,26 +206,27 @@ class Model:
     # What the owner of an attempt reports
 
     def _held(self, worker: str, token: Token) -> Job | None:
+        """The job, if this attempt owns it: ownership ends with the lease, swept or not."""
         job = self.jobs.get(token.id)
         if job is None or job.state != "running" or job.lease_owner != worker or job.attempt != token.attempt:
+            return None
+        if job.lease_expires_at <= self.now:
             return None
         return job if token.claim_id in (None, job.claim_id) else None
 
     def heartbeat(self, worker: str, tokens: Iterable[Token], progress: float | None) -> set[UUID]:
-        held = [job for job in self._all_held(worker, tokens) if job.lease_expires_at > self.now]
+        held = self._all_held(worker, tokens)
         for job in held:
             job.lease_expires_at = self._lease_end(job)
             if progress is not None:
                 job.progress, job.progress_note = progress, f"at {progress}"
         return {job.id for job in held}
 
-    def add_logs(self, worker: str, tokens: Iterable[Token], line: list[Any], answer: Collection[UUID]) -> set[UUID]:
-        """Whether the last words after an expired lease are taken is left open."""
+    def add_logs(self, worker: str, tokens: Iterable[Token], line: list[Any]) -> set[UUID]:
         held = self._all_held(worker, tokens)
-        taken = [job for job in held if job.lease_expires_at > self.now or job.id in answer]
-        for job in taken:
+        for job in held:
             job.lines.setdefault(job.attempt, []).append(line)
-        return {job.id for job in taken}
+        return {job.id for job in held}
 
     def _all_held(self, worker: str, tokens: Iterable[Token]) -> list[Job]:
         return [job for job in (self._held(worker, token) for token in tokens) if job is not None]

@@ -12,10 +12,14 @@ from tests.model.explore import explore
 from tests.model.machine import Divergence
 
 SLIPS = {
-    "complete forgets the attempt": ("complete_v1", [("j.attempt = t.attempt and j.lease_owner", "j.lease_owner")]),
-    "complete forgets the claim_id": ("complete_v1", [("(t.claim_id is null or j.claim_id = t.claim_id)", "true")]),
-    "complete forgets the owner": ("complete_v1", [("j.lease_owner = worker and j.state", "j.state")]),
-    "heartbeat renews expired leases": ("heartbeat_v1", [(" and j.lease_expires_at > at", "")]),
+    "complete forgets the attempt": ("complete_v1", [("owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")]),
+    "complete forgets the claim_id": ("complete_v1", [("t.attempt, t.claim_id, at)", "t.attempt, null, at)")]),
+    "complete forgets the owner": ("complete_v1", [("owns(j, worker,", "owns(j, j.lease_owner,")]),
+    "heartbeat renews expired leases": ("renew_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
+    "complete takes what has expired": ("complete_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
+    "fail takes what has expired": ("fail_many_v1", [("f.claim_id, at)", "f.claim_id, '-infinity')")]),
+    "release takes what has expired": ("release_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
+    "log lines are taken after the lease": ("add_logs_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
     "sweep counts no failure": ("expire", [("retry_count = j.retry_count + 1,", "")]),
     "claim ignores run_at": ("lock_lane", [("j.run_at <= lock_lane.at and", "")]),
     "claim of several lanes ignores run_at": ("lock_lanes", [("j.run_at <= lock_lanes.at and", "")]),

@@ -22,6 +22,7 @@ MATRIX = {
     "claim": {"worker"},
     "claim_job": {"worker"},
     "heartbeat": {"worker"},
+    "renew": {"worker"},
     "owned": {"worker"},
     "complete": {"worker"},
     "fail": {"worker"},
@@ -90,6 +91,9 @@ MATRIX = {
 }
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
+    # of owners
+    "owns", "patience", "seen", "unpark_ended",
+    # of the rest
     "add_arrays", "admit_each", "admit_in_rooms", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals",
     "attempt_gaps",
     "backoff_seconds", "before_too_many_keys", "begin_claim", "broken_limits", "canaries_run", "canary_advance",
@@ -175,6 +179,7 @@ CALLS = {
     "claim": "'w'",
     "claim_job": f"{NO_ID}, 'w'",
     "heartbeat": f"'w', {NONE}",
+    "renew": f"'w', {NONE}",
     "owned": "'w'",
     "complete": f"'w', {NONE}",
     "fail": f"'w', {NO_ID}, 1",

@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
 
 WORKER = "w"
 
@@ -35,8 +36,30 @@ def fail_many(s, job, worker, attempt, claim_id=None):
     return [row.id for row in s.rows("fail_many", worker=worker, failures=[failure])] == [job]
 
 
-REPORTS = [heartbeat, complete, fail, fail_many, release]
+def renew(s, job, worker, attempt, claim_id=None):
+    (row,) = s.rows("renew", **one_report(job, worker, attempt, claim_id))
+    return row == (job, "renewed")
+
+
+def note_progress(s, job, worker, attempt, claim_id=None):
+    report = one_report(job, worker, attempt, claim_id)
+    return s.rows("renew", **report, progress="{0.5}", progress_notes="{half}") == [(job, "renewed")]
+
+
+def snooze(s, job, worker, attempt, claim_id=None):
+    rows = s.rows("fail", worker=worker, id=job, attempt=attempt, claim_id=claim_id, outcome="snoozed", retry_after=5)
+    return bool(rows) and rows[0][0] is not None
+
+
+def add_logs(s, job, worker, attempt, claim_id=None):
+    report = one_report(job, worker, attempt, claim_id) | {"claim_ids": [claim_id]}
+    return s.column("add_logs", **report, lines=[Jsonb([["2030-01-01", "info", "said"]])]) == [job]
+
+
+REPORTS = [heartbeat, renew, complete, fail, fail_many, snooze, release]
+OWNER_CALLS = [*REPORTS, note_progress, add_logs]
 every_report = pytest.mark.parametrize("report", REPORTS, ids=[report.__name__ for report in REPORTS])
+every_owner_call = pytest.mark.parametrize("report", OWNER_CALLS, ids=[report.__name__ for report in OWNER_CALLS])
 
 
 @pytest.fixture
@@ -170,30 +193,52 @@ def test_a_repeated_failure_still_counts_when_the_job_runs_again(session):
     assert session.everything() == before
 
 
-def test_an_expired_lease_is_not_renewed_swept_or_not(session):
+@pytest.mark.parametrize("with_claim", [True, False])
+@every_owner_call
+def test_an_expired_lease_can_do_nothing_swept_or_not(session, report, with_claim):
     job, claim_id = running(session)
+    token = (job, WORKER, 1, claim_id if with_claim else None)
     session.execute("update jobs set lease_expires_at = clock() where id = %s", [job])
-    assert_refused(session, heartbeat, job, WORKER, 1, claim_id)
+    assert_refused(session, report, *token)
     assert session.one("sweep") == 1
-    assert_refused(session, heartbeat, job, WORKER, 1, claim_id)
+    assert_refused(session, report, *token)
 
 
-@pytest.mark.parametrize("report", [complete, fail, fail_many, release])
-def test_an_expired_lease_may_still_be_finished_until_it_is_swept(session, report):
+@pytest.mark.parametrize("report", [complete, fail, fail_many, snooze])
+def test_what_was_reported_in_time_is_repeated_whenever_that_is(session, report):
     job, claim_id = running(session)
-    session.execute("update jobs set lease_expires_at = clock() where id = %s", [job])
     assert report(session, job, WORKER, 1, claim_id) is True
-    job, claim_id = running(session)
-    expire_and_sweep(session, job)
-    assert_refused(session, report, job, WORKER, 1, claim_id)
+    session.execute("update jobs set claimed_at = claimed_at - interval '1 hour' where id = %s", [job])
+    before = session.everything()
+    assert report(session, job, WORKER, 1, claim_id) is True
+    assert session.everything() == before
+
+
+def test_a_repeated_claim_does_not_give_what_has_expired_meanwhile(session):
+    claim_id = uuid4()
+    kept, expired = session.one("enqueue", kind="repeated"), session.one("enqueue", kind="repeated")
+    again = {"worker": "repeater", "kinds": ["repeated"], "count": 2, "claim_id": claim_id}
+    assert {row.id for row in session.rows("claim", **again)} == {kept, expired}
+    session.execute("update jobs set lease_expires_at = clock() where id = %s", [expired])
+    assert [row.id for row in session.rows("claim", **again)] == [kept]
+
+
+def test_one_guard_decides_about_every_owner_call(db):
+    """Without its look at the expiry each of them would write for an expired lease."""
+    session = db.connect()
+    session.mutate("owns", " and j.lease_expires_at > owns.at", "")
+    for report in OWNER_CALLS:
+        job, claim_id = running(session)
+        session.execute("update jobs set lease_expires_at = clock() where id = %s", [job])
+        assert report(session, job, WORKER, 1, claim_id) is True, report.__name__
 
 
 @pytest.mark.parametrize(
     ("function", "guard", "report"),
     [
-        ("complete_v1", " and j.attempt = t.attempt and j.lease_owner", complete),
-        ("release_v1", " and j.attempt = t.attempt and j.lease_owner", release),
-        ("heartbeat_v1", "j.attempt = t.attempt and j.lease_owner", heartbeat),
+        ("complete_v1", "owns(j, worker, t.attempt,", complete),
+        ("release_v1", "owns(j, worker, t.attempt,", release),
+        ("renew_v1", "owns(j, worker, t.attempt,", renew),
     ],
 )
 def test_a_stale_attempt_catches_a_guard_without_the_attempt(db, function, guard, report):
@@ -201,7 +246,7 @@ def test_a_stale_attempt_catches_a_guard_without_the_attempt(db, function, guard
     job, _ = running(session)
     expire_and_sweep(session, job)
     assert session.one("claim_job", job_id=job, worker=WORKER) is True
-    session.mutate(function, guard, guard.replace("j.attempt = t.attempt and ", ""))
+    session.mutate(function, guard, guard.replace("t.attempt", "j.attempt"))
     before = session.everything()
     report(session, job, WORKER, 1)
     assert session.everything() != before

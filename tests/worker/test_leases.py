@@ -38,6 +38,30 @@ async def test_a_task_that_blocks_the_event_loop_keeps_its_lease(app: App, sql: 
     assert attempts(sql, job) == []
 
 
+async def test_a_lease_whose_row_was_locked_is_renewed_as_soon_as_it_is_free(app: App, dsn: str, sql: Sql) -> None:
+    """Not at its next turn, two thirds of the lease after the claim."""
+    done = asyncio.Event()
+
+    @app.task(kind="locked", lease=12)
+    async def locked() -> int:
+        await done.wait()
+        return current_job().attempt
+
+    async with working(app):
+        job = await locked.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "running")
+        claimed = row(sql, job)
+        with psycopg.connect(dsn) as writer:
+            writer.execute("select from leasehold.jobs where id = %s for update", [job.id])
+            await asyncio.sleep(12 / 3 + 1)  # its turn to be renewed has passed
+            assert row(sql, job)["lease_expires_at"] == claimed["lease_expires_at"]
+        await until(lambda: row(sql, job)["lease_expires_at"] > claimed["lease_expires_at"])
+        renewed = row(sql, job)["lease_expires_at"] - claimed["lease_expires_at"]
+        assert renewed.total_seconds() < 12 * 2 / 3
+        done.set()
+        assert await job.aresult(20) == 1
+
+
 async def test_the_lease_of_a_kind_is_what_its_task_declares(app: App, sql: Sql) -> None:
     @app.task(kind="declared", lease=7.5)
     async def declared() -> None: ...

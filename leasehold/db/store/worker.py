@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from leasehold.db.call import Call
+from leasehold.db.call import Call, Row
 from leasehold.db.store.calls import Calls, array_of, nothing, scalar, texts
 
 _TEXTS = {
     "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
     " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
     " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
-    "heartbeat": "select h::text from {}.heartbeat_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
-    " %s::text[]) h",
+    "renew": "select id::text, answer from {}.renew_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
+    " %s::text[])",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
     "complete": "select count(*) from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
     "completed": "select c::text from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[]) c",
@@ -59,6 +59,15 @@ class ClaimedJob(Token):
     """Seconds that its task took, once it has ended."""
 
 
+@dataclass(slots=True, frozen=True)
+class Renewal:
+    """What became of leases that were to be renewed, by job id. What is in neither set is lost."""
+
+    renewed: set[str]
+    busy: set[str]
+    """Not renewed, because the row was locked at that moment: try again at once."""
+
+
 class WorkerCalls(Calls):
     """Claim, run, finish."""
 
@@ -83,13 +92,13 @@ class WorkerCalls(Calls):
             repeatable=True,
         )
 
-    def heartbeat(
+    def renew(
         self, worker: str, tokens: Sequence[Token], progress: Sequence[tuple[float, str] | None] = ()
-    ) -> Call[set[str]]:
-        """Renew leases and note progress; gives the ids of those still held."""
+    ) -> Call[Renewal]:
+        """Renew leases and note progress; waits for no lock."""
         fractions = [p and p[0] for p in progress] if any(progress) else None
         notes = [p and p[1] for p in progress] if any(progress) else None
-        return Call(self._sql["heartbeat"], (worker, *_columns(tokens), fractions, notes), texts, repeatable=True)
+        return Call(self._sql["renew"], (worker, *_columns(tokens), fractions, notes), _renewal, repeatable=True)
 
     def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[None]:
         """Keep what attempts have said: for each token a JSON array of lines."""
@@ -169,6 +178,13 @@ class WorkerCalls(Calls):
     def stop_worker(self, worker: str) -> Call[None]:
         """Say that a worker is gone."""
         return Call(self._sql["stop_worker"], (worker,), nothing, repeatable=True)
+
+
+def _renewal(rows: Sequence[Row]) -> Renewal:
+    answers: dict[str, set[str]] = {"renewed": set(), "busy": set(), "lost": set()}
+    for id_, answer in rows:
+        answers[answer].add(id_)
+    return Renewal(answers["renewed"], answers["busy"])
 
 
 def _columns(tokens: Sequence[Token]) -> tuple[str, str, str]:

@@ -26,7 +26,9 @@ begin
   set state = 'dead', reason = 'cancelled', reason_detail = why, finished_at = at, updated_at = at, parked = false,
       lease_owner = null, lease_expires_at = null
   where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
-  if before.exclusive_key is not null then
+  if before.exclusive_key is not null and before.state = 'running' then
+    perform unpark_ended(array[before.exclusive_key], true);
+  elsif before.exclusive_key is not null then
     perform unpark(array[before.exclusive_key]);
   end if;
   if before.state = 'running' then

@@ -285,6 +285,7 @@ begin
       select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
         lease_of(j.kind), j.run_at, j.claimed_at
       from jobs j where j.state = 'running' and j.lease_owner = worker and j.claim_id = token
+        and j.lease_expires_at > clock()
       order by -j.priority, j.id;
     return;
   end if;

@@ -1,6 +1,7 @@
 -- The owner reports success.  running -> success.  Gives the ids that are done.
--- Guarded by id, owner, attempt (and claim_id where given). Repeated with the right token it succeeds again: the answer
--- may have been lost. Any id that is missing has lost its lease and nothing was written for it.
+-- Guarded by owns(): the lease must be this attempt's and must not have expired. Repeated with the right token it succeeds
+-- again, whenever that is: the answer may have been lost. Any id that is missing has lost its lease and nothing was
+-- written for it.
 
 create or replace function complete_v1(
   worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
@@ -20,13 +21,12 @@ begin
     set state = 'success', result = t.result, reason_detail = null, finished_at = at, finished_by = worker, updated_at = at,
         lease_owner = null, lease_expires_at = null
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
-    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-      and (t.claim_id is null or j.claim_id = t.claim_id)
+    where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.exclusive_key)
   select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null)
   into done, keys from finished f;
   if keys is not null then
-    perform unpark(keys);
+    perform unpark_ended(keys, true);
   end if;
   perform announce_room(done);
   if coalesce(cardinality(done), 0) < cardinality(ids) then

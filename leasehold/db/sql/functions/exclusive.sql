@@ -6,6 +6,11 @@
 -- a backlog of such jobs is walked once and not by every claim. Whenever a job of a key stops running, or
 -- leaves the queue without running, the best parked job of that key in each lane is put back. So while a key
 -- has parked jobs, it also has one that runs or may run.
+--
+-- Parking behind a running job and the end of that job must not miss each other, and the running job's row stays free
+-- for its renewal meanwhile. So neither locks it for the other: a claim parks only while it holds the lock of the key
+-- (exclusive_lock), and whoever ends a running job takes that lock after its update and before it looks who is parked.
+-- Either the claim comes first and its parking is seen, or the end does and the claim does not get the lock.
 
 -- Of the given locked jobs, those that may run now; keys are taken over, siblings parked. 7 statements for
 -- any number of jobs. `taken` are the jobs that the same claim took before and has not yet marked as running:
@@ -17,7 +22,7 @@ declare
   keys text[];      -- the keys in question that nobody else is settling at this moment
   heads uuid[];     -- the best candidate of each
   busy text[];      -- the keys that cannot be taken now
-  pinned text[];    -- those of them whose holder certainly runs until we commit
+  held text[];      -- those of them whose holder runs: its end waits for our commit, since we have the key's lock
   won uuid[];
 begin
   with head as materialized (
@@ -41,24 +46,57 @@ begin
   update jobs j set is_current = false from idle where j.id = idle.id;
   busy := array(
     select j.exclusive_key from jobs j where j.exclusive_key = any(keys) and j.is_current and j.id <> all(heads));
-  -- A holder that ends now must either be seen to have ended, or see what is parked behind it: share-locking
-  -- it makes its end wait for our commit. One that somebody is just writing is left alone.
-  pinned := array(
+  held := array(
     select j.exclusive_key from jobs j
-    where j.exclusive_key = any(busy) and j.is_current and j.state is not distinct from 'running' for share skip locked);
-  -- The end of a holder that is not pinned cannot unpark a job that we hold: it is done for it.
+    where j.exclusive_key = any(busy) and j.is_current and j.state is not distinct from 'running');
+  -- The job that had the key last has ended, and its row is locked. No end will unpark a job that we hold: do it here.
   update jobs j set parked = false
-  where j.id = any(heads) and j.parked and j.exclusive_key = any(busy) and j.exclusive_key <> all(pinned);
+  where j.id = any(heads) and j.parked and j.exclusive_key = any(busy) and j.exclusive_key <> all(held);
   won := array(select h from unnest(keys, heads) t(k, h) where k <> all(busy));
   with waiting as materialized (
     select j.id from jobs j
-    where j.exclusive_key = any(array(select k from unnest(keys) k where k <> all(busy)) || pinned)
+    where j.exclusive_key = any(array(select k from unnest(keys) k where k <> all(busy)) || held)
       and j.state is not distinct from 'queued' and j.parked is distinct from true and j.id <> all(won)
     limit 1000  -- a long backlog of a key is parked by several claims
     for update skip locked)
   update jobs j set parked = true, parked_under = null from waiting where j.id = waiting.id;
 
   return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null) || won;
+end $$;
+
+-- How long the end of a job waits for a claim that has the lock of its key. It is a claim's time from its locks to its
+-- commit; with a claim that does not end (an idle transaction) the key is noted for later instead.
+create or replace function patience() returns text language sql immutable parallel safe return '100ms';
+
+-- Jobs of these keys have stopped running: take the locks of the keys, as many as are to be had, and put parked jobs
+-- back. A caller that holds limits, or must not wait for another reason, is not `patient`.
+create or replace function unpark_ended(keys text[], patient boolean) returns void language plpgsql
+as $$
+declare
+  open_keys text[];
+  later text[];
+  usual text;
+begin
+  select array_agg(k.key) filter (where k.locked), array_agg(k.key) filter (where not k.locked) into open_keys, later
+  from (select t.key, pg_try_advisory_xact_lock(exclusive_lock(t.key)) as locked
+        from (select distinct unnest(keys) as key order by 1) t) k;
+  if later is not null and patient then
+    -- A subtransaction only here, where somebody is claiming one of the keys at this moment.
+    begin
+      usual := current_setting('lock_timeout');
+      perform set_config('lock_timeout', patience(), true);
+      perform pg_advisory_xact_lock(exclusive_lock(k)) from unnest(later) k;
+      perform set_config('lock_timeout', usual, true);
+      open_keys := open_keys || later;
+      later := null;
+    exception when lock_not_available then
+      null;
+    end;
+  end if;
+  if open_keys is not null then
+    perform unpark(open_keys);
+  end if;
+  insert into unpark_later (exclusive_key) select unnest(later);
 end $$;
 
 -- Put the best parked job of each key back among the runnable ones: of each queue and kind, because nobody may be
@@ -112,6 +150,6 @@ begin
   taken as (delete from unpark_later u using due where u.ctid = due.ctid returning u.exclusive_key)
   select array_agg(t.exclusive_key) into keys from taken t;
   if keys is not null then
-    perform unpark(keys);
+    perform unpark_ended(keys, false);
   end if;
 end $$;

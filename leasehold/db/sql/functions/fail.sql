@@ -67,8 +67,7 @@ begin
         finished_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is not null then at end,
         run_at = at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
     from (select *, (outcome = 'failed')::int as counts from failures_of(failures) order by id) f
-    where j.id = f.id and j.attempt = f.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-      and (f.claim_id is null or j.claim_id = f.claim_id)
+    where j.id = f.id and owns(j, worker, f.attempt, f.claim_id, at)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, f.outcome, f.error
   ), recorded as (
     insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message,
@@ -79,7 +78,7 @@ begin
   select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null) into ended, keys
   from failed f;
   if keys is not null then
-    perform unpark(keys);
+    perform unpark_ended(keys, true);
   end if;
   perform announce_room(ended);
   -- The rows in attempts tell what was taken, now or when this report came the first time.

@@ -1,37 +1,35 @@
--- Renew the leases of running jobs, and note their progress.  running -> running.  Gives the ids still owned; any id
--- that is missing has lost its lease: stop working on it, write nothing more.
--- An expired lease is not renewed, swept or not: its place under a limit and its key may already be somebody else's.
+-- Renew the leases of running jobs, and note their progress.  running -> running.
+-- Waits for nothing: not for a row that somebody else writes, not for a claim of the same worker, not for a limit. One
+-- answer for each id:
+--   renewed  the lease runs anew from now
+--   busy     owned as far as can be seen, but its row is locked, so its lease was NOT renewed: try again at once
+--   lost     the lease is gone, expired or another's: stop working on it, write nothing more
+-- An expired lease is not renewed, swept or not: its place under a limit and its key may already be another job's.
 -- The claim_ids are optional; with them a token stays unique even after a failover that lost commits.
 
-create or replace function heartbeat_v1(
+create or replace function renew_v1(
   worker text,
   ids uuid[],
   attempts integer[],
   claim_ids uuid[] default null,
   progress real[] default null,
   progress_notes text[] default null
-) returns setof uuid language plpgsql
+) returns table (id uuid, answer text) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  at timestamptz;
+  at timestamptz := clock();
 begin
-  update workers w set seen_at = clock() where w.id = worker;
-  -- The clock is read after this wait for a claim of the same worker: a lease that expired meanwhile is lost.
-  at := clock();
-  -- Waits for nobody: one job whose row somebody is writing (its own finish, or the task's own transaction) must not
-  -- cost all the others their leases. Such a job is still owned as far as anybody can see.
   return query
     with held as materialized (
       select j.id, t.progress, t.note
       from (select * from unnest(ids, attempts, claim_ids, progress, progress_notes) t(id, attempt, claim_id, progress, note)
             order by t.id) t
       join jobs j on j.id = t.id
-      where j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-        and (t.claim_id is null or j.claim_id = t.claim_id) and j.lease_expires_at > at
+      where owns(j, worker, t.attempt, t.claim_id, at)
       for no key update of j skip locked
     ), renewed as (
       update jobs j
@@ -40,15 +38,32 @@ begin
           progress_note = case when h.progress is null then j.progress_note else h.note end
       from held h where j.id = h.id
       returning j.id)
-    select r.id from renewed r
+    select r.id, 'renewed' from renewed r
     union all
-    select j.id
-    from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id)
-    join jobs j on j.id = t.id
-    where j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-      and (t.claim_id is null or j.claim_id = t.claim_id) and j.lease_expires_at > at
-      and not exists (select from held h where h.id = j.id);
+    select t.id, case when j.id is not null then 'busy' else 'lost' end
+    from (select distinct t.id, t.attempt, t.claim_id from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id)) t
+    left join jobs j on j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
+    where not exists (select from held h where h.id = t.id);
+  -- Last, and only if it is free: who lives is of less weight than what it holds.
+  perform seen(worker, at);
 end $$;
+
+create or replace function renew(
+  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,
+  progress_notes text[] default null
+) returns table (id uuid, answer text) language sql
+security definer set search_path from current
+as $$ select * from renew_v1(worker, ids, attempts, claim_ids, progress, progress_notes) $$;
+
+-- The ids that are still owned, renewed or busy. What workers of older releases call, and who wants no more than that.
+create or replace function heartbeat_v1(
+  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,
+  progress_notes text[] default null
+) returns setof uuid language sql
+security definer set search_path from current
+as $$
+  select h.id from renew_v1(worker, ids, attempts, claim_ids, progress, progress_notes) h where h.answer <> 'lost'
+$$;
 
 create or replace function heartbeat(
   worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,

@@ -1,7 +1,7 @@
 -- Limits on the beginning of exclusive keys. limits.sql says how limits are counted and locked.
 -- A job under an exhausted key limit is parked (see exclusive.sql), `parked_under` that limit. Each end of a job of
--- the prefix puts the best ones back; a claimer parks only behind a job that it has share-locked, or runs itself, so
--- that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
+-- the prefix puts the best ones back; a claimer parks only behind a job that it runs itself, or the lock of whose key it
+-- has (exclusive.sql says why), so that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
 
 -- Of the locked `candidates`, of which `won` have their keys, those that the key limits admit; the others are parked.
 -- `taken` are what the same claim took before, and `rooms` what was left then of the limits that it has locked: nobody
@@ -106,15 +106,19 @@ create or replace function park_under(l limits, refused uuid[], ours uuid[]) ret
 as $$
 declare
   heads uuid[];
+  holder uuid;    -- a job that runs until we commit: its end waits for the lock of its key
 begin
   -- Somebody's end must come after this parking. With a limit of 0 that is the end of the limit.
   if l.max_running > 0 and not exists (
     select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
   then
-    perform from jobs j
-    where j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
-    limit 1 for share skip locked;
-    if not found then
+    holder := (
+      select j.id from jobs j
+      where j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
+        and pg_try_advisory_xact_lock(exclusive_lock(j.exclusive_key))
+      limit 1);
+    -- A statement of its own: it sees what ended before we had the lock.
+    if not exists (select from jobs j where j.id = holder and j.state is not distinct from 'running') then
       -- The ends under way cannot unpark a job that we hold: it is done for them.
       update jobs j set parked = false where j.id = any(refused) and j.parked;
       return;

@@ -1,5 +1,5 @@
 -- What tasks say while they run, kept beside their attempt. Bounded: at most 200 lines an attempt.
--- Written by the owner only, guarded as a heartbeat is. Gives the ids whose lines were taken.
+-- Written by the owner only, guarded by owns(). Gives the ids whose lines were taken.
 
 create or replace function add_logs_v1(
   worker text, ids uuid[], attempts integer[], claim_ids uuid[], lines jsonb[]
@@ -9,14 +9,15 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
+declare
+  at timestamptz := clock();
 begin
   return query
     insert into job_logs as l (job_id, attempt, lines)
     select j.id, j.attempt, t.lines
     from (select * from unnest(ids, attempts, claim_ids, lines) t(id, attempt, claim_id, lines) order by t.id) t
     join jobs j on j.id = t.id
-    where j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-      and (t.claim_id is null or j.claim_id = t.claim_id) and jsonb_typeof(t.lines) = 'array'
+    where owns(j, worker, t.attempt, t.claim_id, at) and jsonb_typeof(t.lines) = 'array'
     on conflict (job_id, attempt) do update
     set lines = case when jsonb_array_length(l.lines) < 200 then l.lines || excluded.lines else l.lines end
     returning l.job_id;

@@ -19,8 +19,7 @@ begin
     update jobs j
     set state = 'queued', updated_at = at, lease_owner = null, lease_expires_at = null
     from (select * from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) order by t.id) t
-    where j.id = t.id and j.attempt = t.attempt and j.lease_owner = worker and j.state is not distinct from 'running'
-      and (t.claim_id is null or j.claim_id = t.claim_id)
+    where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, j.queue
   ), recorded as (
     insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at)
@@ -29,7 +28,7 @@ begin
          array_agg(distinct r.queue)
   into given, keys, queues from released r;
   if keys is not null then
-    perform unpark(keys);
+    perform unpark_ended(keys, true);
   end if;
   perform announce(queues);
   return query select unnest(given);

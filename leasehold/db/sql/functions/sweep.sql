@@ -38,7 +38,7 @@ begin
          array_agg(distinct e.queue) filter (where e.state = 'queued')
   into swept, keys, queues from expired e;
   if keys is not null then
-    perform unpark(keys);
+    perform unpark_ended(keys, false);
   end if;
   perform announce(queues);
   return swept;

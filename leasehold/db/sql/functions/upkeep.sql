@@ -27,12 +27,15 @@ declare
 begin
   -- First: the worker's own claims wait for its row, and must not wait for these.
   perform errands(at);
-  update workers w set seen_at = at where w.id = worker;
+  perform seen(worker, at);
   swept := sweep_v1(max);
   promoted := promote_v1(max);
   next_due := case when greatest(swept, promoted) >= max then 0 else next_due_v1() end;
   if canaries_run() then
     next_due := least(next_due, 1);
+  end if;
+  if exists (select from unpark_later) then
+    next_due := least(next_due, 0.2);  -- keys that were in use when their job ended
   end if;
   return next;
 end $$;

@@ -7,7 +7,7 @@ declare
   grants constant jsonb := '{
     "leasehold_producer": ["enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status",
       "statuses", "lease_seconds"],
-    "leasehold_worker": ["claim", "claim_job", "heartbeat", "owned", "complete", "fail", "fail_many", "release",
+    "leasehold_worker": ["claim", "claim_job", "heartbeat", "renew", "owned", "complete", "fail", "fail_many", "release",
       "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds", "declare_tasks",
       "status", "lease_seconds", "schedule_due", "schedule_claim", "schedule_fire", "schedule_problem", "schedule_sync",
       "statistics_add", "canary_step"],
