@@ -43,11 +43,11 @@ def command(
     settings = Settings.from_env(dsn=dsn, schema=schema)
     with located(settings, say=say, migrated=False) as database, progress_bar(f"schema {schema}", None):
         report = Report.of(plan(database, schema=schema)) if plan_only else migrate(database, schema=schema)
-    _show(report, as_json=as_json)
+    _show(report, plan_only=plan_only, as_json=as_json)
     say(_summary(report, plan_only=plan_only))
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def _show(report: Report, *, plan_only: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         return
@@ -55,6 +55,7 @@ def _show(report: Report, *, as_json: bool) -> None:
         ("migration", report.migrations),
         ("functions", report.functions),
         ("forgotten", report.forgotten),
+        ("repaired" if not plan_only else "repair", report.repairs),
     ):
         for name in names:
             typer.echo(f"{label} {name}")
@@ -66,6 +67,8 @@ def _summary(report: Report, *, plan_only: bool) -> str:
         return f"{where} is at migration {report.version} of a later release: nothing to do"
     if not report.changed:
         return f"{where} is at migration {report.version}: nothing to do"
+    if report.repairs and not report.migrations:
+        return f"{where}: roles and grants {'need repair; nothing was changed' if plan_only else 'are repaired'}"
     if plan_only:
         return f"{where} would go from migration {report.before} to {report.version}; nothing was changed"
     return f"{where} went from migration {report.before} to {report.version}"

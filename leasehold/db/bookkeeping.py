@@ -63,6 +63,8 @@ class State:
     migrations: Mapping[int, str] = field(default_factory=dict)
     """Checksums by version."""
     functions: Mapping[str, AppliedFile] = field(default_factory=dict)
+    access: tuple[str, ...] = ()
+    """What is wrong with roles and grants, in words."""
 
 
 def read_state(connection: Connection, schema: str) -> State:
@@ -87,7 +89,23 @@ def read_state(connection: Connection, schema: str) -> State:
         ),
         migrations={row[0]: row[1] for row in migrations},
         functions={row[0]: AppliedFile(checksum=row[1], release=row[2]) for row in functions},
+        access=_read_access(connection, schema),
     )
+
+
+def _read_access(connection: Connection, schema: str) -> tuple[str, ...]:
+    """Ask the schema's own function; releases that have none had the roles and grants of their files alone."""
+    known = connection.execute(
+        "select exists (select from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname = %s and p.proname = 'access_problems')",
+        (schema,),
+    ).fetchone()
+    if not known or not known[0]:
+        return ()
+    with connection.transaction():
+        connection.execute(sql.SQL("set local search_path = {}, pg_temp").format(sql.Identifier(schema)))
+        rows = connection.execute("select access_problems()").fetchall()
+    return tuple(row[0] for row in rows)
 
 
 def record_migration(migration: Migration, *, release: str) -> str:

@@ -51,6 +51,8 @@ class Report:
     """Function files that this release no longer has; the functions themselves stay."""
     superseded: bool = False
     """A later release was here: its function files stay as they are."""
+    repairs: tuple[str, ...] = ()
+    """What was wrong with roles and grants, as after a restore, and is right now."""
 
     @classmethod
     def of(cls, plan: Plan) -> "Report":
@@ -63,6 +65,7 @@ class Report:
             functions=tuple(file.name for file in plan.functions),
             forgotten=plan.forgotten,
             superseded=plan.superseded,
+            repairs=plan.repairs,
         )
 
     @property

@@ -47,6 +47,12 @@ FITNESS = "select pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('se
 _CURE = "or let a superuser run the output of `leasehold migrate --sql` once"
 
 
+ROLES = ("leasehold_producer", "leasehold_worker", "leasehold_operator", "leasehold_viewer", "leasehold_api")
+"""What a migration creates where they are missing; created beforehand, it needs no right to."""
+
+_ROLES_CURE = f"let an administrator create the roles beforehand ({', '.join(ROLES)}; all nologin)"
+
+
 def unfit(standby: bool, encoding: str) -> LeaseholdError | None:
     """Return the error for a server or database on which no migration can work, or None."""
     if standby:
@@ -71,11 +77,15 @@ def worth_repeating(error: Error) -> bool:
     """
     if isinstance(error, errors.UniqueViolation):
         return error.diag.schema_name == "pg_catalog"
-    if isinstance(error, errors.InternalError_):
-        return "concurrently" in str(error)
     return isinstance(
         error,
-        errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure | errors.DuplicateObject,
+        # XX000, among others "tuple concurrently updated": two grants of one role at once. By code: messages are
+        # translated.
+        errors.InternalError_
+        | errors.LockNotAvailable
+        | errors.DeadlockDetected
+        | errors.SerializationFailure
+        | errors.DuplicateObject,
     )
 
 
@@ -138,7 +148,7 @@ def _not_permitted(connection: Connection, step: Step, error: Error, schema: str
             hint=f"connect as {owner!r}, who owns it, or as a member of that role",
         )
     if not may_create_role:
-        return NotPermitted(f"role {role!r} lacks CREATEROLE: {message}", hint=f"alter role ... createrole, {_CURE}")
+        return NotPermitted(f"role {role!r} lacks CREATEROLE: {message}", hint=f"{_ROLES_CURE}, {_CURE}")
     return NotPermitted(f"role {role!r}: {message}", hint=f"connect as a role that may, {_CURE}")
 
 

@@ -23,6 +23,8 @@ class Plan:
     """Recorded function files that this release no longer has."""
     superseded: bool
     """A later release was here: its function files stay as they are."""
+    repairs: tuple[str, ...] = ()
+    """What is wrong with roles and grants, in words; the closing files set it right."""
 
     @property
     def target(self) -> int:
@@ -42,7 +44,8 @@ def make_plan(source: Source, state: State, *, schema: str, release: str) -> Pla
     pending = tuple(migration for migration in source.migrations if migration.version > state.versions.version)
     superseded = not pending and _superseded(source, state, release)
     changed = () if superseded else _changed(source, state)
-    if pending or changed:
+    repairs = () if superseded or pending else state.access
+    if pending or changed or repairs:
         changed += tuple(file for file in source.functions if file.closing and file not in changed)
     known = {file.name for file in source.functions}
     return Plan(
@@ -54,6 +57,7 @@ def make_plan(source: Source, state: State, *, schema: str, release: str) -> Pla
         functions=tuple(sorted(changed, key=source.functions.index)),
         forgotten=() if superseded else tuple(sorted(set(state.functions) - known)),
         superseded=superseded,
+        repairs=repairs,
     )
 
 

@@ -15,8 +15,8 @@ from tests.cli.terminal import terminal
 from tests.survival.test_pgbouncer import PGBOUNCER, pgbouncer
 
 CHECKS = {
-    "schema", "server", "writable", "durability", "connections", "privileges", "indexes", "autovacuum", "horizon",
-    "workers", "leases", "due", "kinds", "queues", "schedules", "clock", "listen",
+    "schema", "server", "writable", "durability", "connections", "privileges", "grants", "indexes", "autovacuum",
+    "horizon", "workers", "leases", "due", "kinds", "queues", "schedules", "clock", "listen",
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_in_words_each_check_is_a_line_with_its_cure(cli, sql):
     lines = done.out.splitlines()
     assert {line.split()[1] for line in lines if line[:4] in ("ok  ", "warn", "fail")} == CHECKS
     assert "      cure: " in lines[lines.index(next(line for line in lines if line.startswith("fail"))) + 1]
-    assert "17 checks: " in done.err
+    assert f"{len(CHECKS)} checks: " in done.err
 
 
 def test_a_schema_that_is_missing_is_a_finding_and_ends_with_4(bare, empty_dsn):
@@ -142,3 +142,29 @@ def test_a_notify_that_a_pooler_swallows_is_found(tmp_path: Path, bare, monkeypa
     found = {row["name"]: row for row in done.json}["listen"]
     assert found["verdict"] == "warn"
     assert "pooler" in found["detail"]
+
+
+def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn, sql, bare, monkeypatch):
+    run = f"t{time.time_ns()}"
+    owner, operator, stranger = f"{run}_owner", f"{run}_operator", f"{run}_stranger"
+    for role in (owner, operator, stranger):
+        sql(f"create role {role} login")
+    try:
+        sql(f"grant leasehold_operator to {owner}, {operator}")
+        sql(f"alter schema leasehold owner to {owner}")
+        sql(f"grant usage on schema leasehold to {stranger}")
+        words = {}
+        for role in (owner, operator):
+            sql(f"set session authorization {role}")
+            words[role] = sql("select detail from doctor() where name = 'privileges'")[0][0]
+            sql("reset session authorization")
+        assert words[owner] == f"{owner} owns schema leasehold and may do everything in it"
+        assert words[operator] == f"{operator} has leasehold_operator"
+        monkeypatch.setenv("LEASEHOLD_DSN", psycopg.conninfo.make_conninfo(dsn, user=stranger))
+        refused = bare("verify")
+        assert (refused.code, "leasehold_viewer looks (verify" in refused.err) == (1, True), refused.err
+    finally:
+        sql("reset session authorization")
+        sql("alter schema leasehold owner to current_user")
+        sql(f"drop owned by {owner}, {operator}, {stranger}")
+        sql(f"drop role {owner}, {operator}, {stranger}")

@@ -94,6 +94,7 @@ HELPERS = {
     # of owners
     "owns", "patience", "seen", "unpark_ended",
     # of the rest
+    "access_problems", "access_wanted", "granted_functions", "granted_views",
     "add_arrays", "admit_each", "admit_in_rooms", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals",
     "attempt_gaps",
     "backoff_seconds", "before_too_many_keys", "begin_claim", "broken_limits", "canaries_run", "canary_advance",

@@ -86,18 +86,26 @@ as $$
 declare
   schema_name text := current_schema();
   mine text[] := array(
-    select substr(r.rolname, 11) from pg_roles r
+    select r.rolname::text from pg_roles r
     where r.rolname in ('leasehold_producer', 'leasehold_worker', 'leasehold_operator', 'leasehold_viewer', 'leasehold_api')
       and pg_has_role(session_user, r.oid, 'usage') order by 1);
   broken text[] := array(
     select i.indexrelid::regclass::text from pg_index i join pg_class c on c.oid = i.indexrelid
     where c.relnamespace = schema_name::regnamespace and not (i.indisvalid and i.indisready) order by 1);
+  access text[] := array(select access_problems());
 begin
   return query select 'privileges', 'ok', case
     when (select r.rolsuper from pg_roles r where r.rolname = session_user)
       then format('%s is a superuser and may do everything', session_user)
-    else format('%s has the roles of %s', session_user, coalesce(nullif(array_to_string(mine, ', '), ''), 'nobody')) end,
-    'grant it leasehold_producer, leasehold_worker, leasehold_operator';
+    when (select pg_has_role(session_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = schema_name)
+      then format('%s owns schema %s and may do everything in it', session_user, schema_name)
+    when cardinality(mine) = 0 then format('%s has none of the roles of Leasehold', session_user)
+    else format('%s has %s', session_user, array_to_string(mine, ', ')) end,
+    'grant it leasehold_producer to enqueue, leasehold_worker to run jobs, leasehold_viewer to look, leasehold_operator to operate';
+  return query select 'grants', case when cardinality(access) = 0 then 'ok' else 'fail' end,
+    case when cardinality(access) = 0 then 'every role may call what it needs, and PUBLIC nothing'
+      else array_to_string(access, '; ') end,
+    'leasehold migrate, as the owner of the schema: it makes missing roles and grants what is missing';
   return query select 'indexes', case when cardinality(broken) = 0 then 'ok' else 'fail' end,
     case when cardinality(broken) = 0 then 'all indexes are valid' else 'invalid: ' || array_to_string(broken, ', ') end,
     format('reindex index concurrently %s', coalesce(broken[1], ''));
