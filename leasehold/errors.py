@@ -19,6 +19,8 @@
     │   └── JobCancelled         ... because somebody cancelled it
     ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
     │   └── DatabaseReadOnly     ... it answers, and takes no writes: a standby
+    ├── DatabaseTrouble          PostgreSQL refused a call of our own for a reason that we do not know
+    ├── WorkerFailed             a loop of a worker has died, and the worker has ended for it
     ├── ApiError                 the HTTP API refused, with problem details
     ├── ApiUnavailable           no answer from the HTTP API; the outcome may be unknown
     ├── SchemaMismatch           the schema in the database is not the one this release knows
@@ -127,6 +129,21 @@ class DatabaseUnavailable(LeaseholdError):
 
 class DatabaseReadOnly(DatabaseUnavailable):
     """PostgreSQL answers and takes no writes: a standby, or a primary that no longer is one. Nothing has happened."""
+
+
+class DatabaseTrouble(LeaseholdError):
+    """PostgreSQL refused a call of our own for a reason that we do not know, or its answer cannot be read."""
+
+    def __init__(self, message: str, *, sqlstate: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.sqlstate = sqlstate
+        """PostgreSQL's code of the error; empty: it is not the server's."""
+
+
+class WorkerFailed(LeaseholdError):
+    """A loop of a worker has died. The worker has ended; its leases are renewed no more, and run out."""
+
+    exit_code = 70
 
 
 class ApiError(LeaseholdError):

@@ -14,9 +14,11 @@ import typer
 from leasehold import collector, logs
 from leasehold.app import App
 from leasehold.cli.console import say
+from leasehold.cli.ending import end_within
 from leasehold.cli.loading import load_app
 from leasehold.cli.log_options import LogFormat, LogLevel, sayer
 from leasehold.db.migrate import check
+from leasehold.errors import WorkerFailed
 from leasehold.supervise import RETIRED
 from leasehold.supervise.attend import attended, check_memory_limit
 from leasehold.supervise.health import HealthFile
@@ -28,6 +30,9 @@ from leasehold.worker import Worker, WorkerOptions
 from leasehold.worker.queues import parse_queues
 
 T = TypeVar("T")
+
+_LAST_SECONDS = 5.0
+"""After which a worker process that has nothing more to do ends, whatever a task still does."""
 
 
 def command(  # noqa: PLR0913 (each is an option)
@@ -129,6 +134,9 @@ async def serve(
     try:
         async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
             await worker.run()
+    except WorkerFailed as error:
+        end_within(_LAST_SECONDS, error.exit_code)
+        raise
     finally:
         await app.aclose()
     return worker.retired is not None

@@ -1,18 +1,29 @@
-"""A worker's own connections: each belongs to one loop of the worker and is made again when it breaks."""
+"""A worker's own connections: each belongs to one loop of the worker and is made again when it breaks.
+
+No call waits without a bound: one that is not answered in time is given up together with its connection.
+"""
 
 import asyncio
 import random
+import time
 from typing import TypeVar
 
 import psycopg
 
 from leasehold.db.call import Call
+from leasehold.db.cut import CutOff, ThreadCutOff
 from leasehold.db.dial import Dialer
 from leasehold.db.doubt import asettle, settle
-from leasehold.db.sqlstates import meaning_of
-from leasehold.errors import DatabaseUnavailable
+from leasehold.db.sqlstates import trouble_of
+from leasehold.errors import DatabaseUnavailable, LeaseholdError
 
 T = TypeVar("T")
+
+_LONGEST_PATIENCE = 10.0
+"""Seconds for an answer, however long the leases are."""
+
+_CONNECT = 2.0
+"""Seconds for a new connection at least: psycopg takes no less."""
 
 
 class Backoff:
@@ -33,35 +44,60 @@ class Backoff:
         self._next = self._first
 
 
-class Link:
-    """One connection for coroutines that take turns."""
+class Patience:
+    """How long an answer is waited for. It doubles with each call that was given up: the server may only be slow."""
 
-    def __init__(self, dsn: str, *, name: str, prepare: bool = True) -> None:
+    def __init__(self, seconds: float = _LONGEST_PATIENCE) -> None:
+        self.seconds = min(seconds, _LONGEST_PATIENCE)
+        """For the first try."""
+        self._factor = 1.0
+
+    def now(self) -> float:
+        """Seconds that the next call gets."""
+        return min(self.seconds * self._factor, _LONGEST_PATIENCE)
+
+    def given_up(self, waited: float) -> DatabaseUnavailable:
+        """A call was not answered in time."""
+        self._factor *= 2
+        return DatabaseUnavailable(f"no answer from PostgreSQL within {waited:.1f} s; the connection was given up")
+
+    def answered(self) -> None:
+        """A call was answered."""
+        self._factor = 1.0
+
+
+class Link:
+    """One connection for coroutines that take turns. Whatever goes wrong with a call is a LeaseholdError."""
+
+    def __init__(self, dsn: str, *, name: str, prepare: bool = True, patience: float = _LONGEST_PATIENCE) -> None:
         self._dialer = Dialer(dsn, name=name, prepare=prepare)
         self._connection: psycopg.AsyncConnection | None = None
         self._turn = asyncio.Lock()
+        self._patience = Patience(patience)
 
     async def run(self, call: Call[T]) -> T:
         """Run a call once. DatabaseUnavailable: it may or may not have happened."""
         async with self._turn:
+            patience = self._patience.now()
             if self._connection is None:
-                self._connection = await self._dialer.aconnect()
+                self._connection = await self._dialer.aconnect(time.monotonic() + max(patience, _CONNECT))
+            cut = CutOff(self._connection, time.monotonic() + patience)
             try:
-                cursor = await self._connection.execute(call.sql, call.args)
-                rows = await cursor.fetchall()
-                await asettle(self._connection)
+                with cut:
+                    cursor = await self._connection.execute(call.sql, call.args)
+                    rows = await cursor.fetchall()
+                    await asettle(self._connection)
+                self._patience.answered()
                 return call.read(rows)
-            except psycopg.Error as error:
-                meaning = meaning_of(error)
-                if isinstance(meaning, DatabaseUnavailable):
-                    await self._drop()
-                if meaning is None:
-                    raise
-                raise meaning from error
             except asyncio.CancelledError:
                 # The answer is still on its way; the next call must not read it as its own.
                 await self._drop()
                 raise
+            except Exception as error:
+                meaning = self._patience.given_up(patience) if cut.fired else trouble_of(error)
+                if _is_unusable(self._connection, meaning):
+                    await self._drop()
+                raise meaning from error
 
     async def insist(self, call: Call[T]) -> T:
         """Run a call that may be repeated, identically, until the database answers."""
@@ -84,26 +120,30 @@ class Link:
 
 
 class ThreadLink:
-    """One connection for one thread."""
+    """One connection for one thread. Whatever goes wrong with a call is a LeaseholdError."""
 
     def __init__(self, dsn: str, *, name: str, prepare: bool = True) -> None:
         self._dialer = Dialer(dsn, name=name, prepare=prepare)
         self._connection: psycopg.Connection | None = None
+        self.patience = Patience()
+        """How long an answer is waited for."""
 
     def run(self, call: Call[T]) -> T:
         """Run a call once. DatabaseUnavailable: it may or may not have happened."""
+        patience = self.patience.now()
         if self._connection is None:
-            self._connection = self._dialer.connect()
+            self._connection = self._dialer.connect(time.monotonic() + max(patience, _CONNECT))
+        cut = ThreadCutOff(self._connection, time.monotonic() + patience)
         try:
-            rows = self._connection.execute(call.sql, call.args).fetchall()
-            settle(self._connection)
+            with cut:
+                rows = self._connection.execute(call.sql, call.args).fetchall()
+                settle(self._connection)
+            self.patience.answered()
             return call.read(rows)
-        except psycopg.Error as error:
-            meaning = meaning_of(error)
-            if isinstance(meaning, DatabaseUnavailable):
+        except Exception as error:
+            meaning = self.patience.given_up(patience) if cut.fired else trouble_of(error)
+            if _is_unusable(self._connection, meaning):
                 self.close()
-            if meaning is None:
-                raise
             raise meaning from error
 
     def close(self) -> None:
@@ -111,3 +151,7 @@ class ThreadLink:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _is_unusable(connection: "psycopg.Connection | psycopg.AsyncConnection | None", meaning: LeaseholdError) -> bool:
+    return connection is None or connection.closed or isinstance(meaning, DatabaseUnavailable)

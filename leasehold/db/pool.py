@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from leasehold.db.call import Call, Series
-from leasehold.db.cut import cut_off
+from leasehold.db.cut import CutOff
 from leasehold.db.dial import Dialer
 from leasehold.db.doubt import asettle, settle
 from leasehold.db.hints import Hinter
@@ -147,7 +147,7 @@ class Database:
                 held = await self._atake(loop, deadline)
                 try:
                     sent = True
-                    with cut_off(held.connection, deadline) if self._bounded else _NO_END:
+                    with CutOff(held.connection, deadline) if self._bounded else _NO_END:
                         answer = await execute(held.connection)
                         await asettle(held.connection)
                         return answer

@@ -6,6 +6,7 @@ import psycopg
 
 from leasehold.errors import (
     DatabaseReadOnly,
+    DatabaseTrouble,
     DatabaseUnavailable,
     IdempotencyConflict,
     IllegalTransition,
@@ -30,8 +31,12 @@ _OURS: dict[str, type[LeaseholdError]] = {
     "LH008": NotPermitted,
 }
 
-_AWAY = ("08", "57P", "53", "58")
-"""Connection exceptions, shutdown or crash of the server, out of resources, I/O errors."""
+_AWAY = ("08", "57P", "53", "58", "25P03", "25P04")
+"""Connection exceptions, shutdown or crash of the server, out of resources, I/O errors, a session that the server ended
+because of idle_in_transaction_session_timeout or transaction_timeout."""
+
+_VALUES = ("0A", "21", "22", "23", "54")
+"""Not supported, cardinality, data, integrity, program limits: about what was sent more often than about the server."""
 
 _MISSING = {"3F000", "42883", "42P01"}
 """No such schema, function, table: the migration has not run."""
@@ -65,6 +70,28 @@ def meaning_of(error: psycopg.Error) -> LeaseholdError | None:
     if certainly_undone(error) and error.sqlstate != _NO_WRITES:
         return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
     return translate(error)
+
+
+def trouble_of(error: Exception) -> LeaseholdError:
+    """What whatever went wrong around a call on one of our own connections means. Never None: no loop dies of it."""
+    meaning = meaning_of(error) if isinstance(error, psycopg.Error) else None
+    if meaning is not None:
+        return meaning
+    if isinstance(error, psycopg.Error) and error.sqlstate:
+        return DatabaseTrouble(
+            f"PostgreSQL refused the call: {error.diag.message_primary} (SQLSTATE {error.sqlstate})",
+            sqlstate=error.sqlstate,
+        )
+    if isinstance(error, psycopg.DataError | psycopg.ProgrammingError | UnicodeError):
+        return InvalidJob(f"a value of this call cannot be sent to PostgreSQL: {error}")
+    return DatabaseTrouble(f"the call or its answer cannot be processed: {type(error).__name__}: {error}")
+
+
+def blames_values(error: LeaseholdError) -> bool:
+    """Whether the call was refused for what it carried: sent again as it is, it would be refused again."""
+    if isinstance(error, DatabaseTrouble):
+        return error.sqlstate.startswith(_VALUES)
+    return isinstance(error, InvalidJob)
 
 
 def certainly_undone(error: psycopg.Error) -> bool:

@@ -225,7 +225,8 @@ class Supervisor:
         unheard = {"worker": None, "state": "starting", "running": 0, "slots": 0, "finished": 0, "at": now}
         workers = [{**unheard, "pid": c.pid, **(c.word or {})} for c in sorted(self._live, key=lambda c: c.pid)]
         states = {worker["state"] for worker in workers}
-        known = [state for state in ("working", "waiting for the database", "starting", "draining") if state in states]
+        order = ("working", "stuck", "waiting for the database", "starting", "draining")
+        known = [state for state in order if state in states]
         return {
             "worker": None,
             "pid": os.getpid(),

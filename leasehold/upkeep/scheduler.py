@@ -13,13 +13,15 @@ from uuid import uuid4
 
 from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
+from leasehold.db.outage import Outage
 from leasehold.db.store import ClaimedSchedule, Store
-from leasehold.errors import DatabaseUnavailable, InvalidJob, JobUnknown, NotClaimable
+from leasehold.errors import DatabaseUnavailable, InvalidJob, JobUnknown, LeaseholdError, NotClaimable
 from leasehold.telemetry import Telemetry
 from leasehold.upkeep.missed import Plan, plan
 
 logger = logging.getLogger(__name__)
 
+_PART = "the scheduler"
 _BATCH = 20
 """Schedules looked at in one go: few, so that several schedulers share many instead of all trying each."""
 _LONGEST_PAUSE = 60.0
@@ -35,10 +37,13 @@ _SPREAD = 0.05
 class Scheduler:
     """The loop that fires schedules when they are due."""
 
-    def __init__(self, worker: str, link: Link, store: Store, telemetry: Telemetry) -> None:
+    def __init__(
+        self, worker: str, link: Link, store: Store, telemetry: Telemetry, outage: Outage | None = None
+    ) -> None:
         self._worker = worker
         self._link = link
         self._store = store
+        self._outage = outage or Outage()
         self._telemetry = telemetry
         self._work = asyncio.Event()
         self._told: set[tuple[str, str]] = set()
@@ -65,8 +70,9 @@ class Scheduler:
             try:
                 pause = await self._round()
                 backoff.reset()
-            except DatabaseUnavailable as error:
-                logger.debug("the scheduler waits for the database: %s", error)
+                self._outage.over(_PART)
+            except LeaseholdError as error:  # whatever it is: it is tried again, and jobs go on meanwhile
+                self._outage.met(_PART, error)
                 pause = backoff.pause()
             try:
                 async with asyncio.timeout(pause):
@@ -110,6 +116,11 @@ class Scheduler:
                 return False
         except (NotClaimable, JobUnknown):
             return False
+        except DatabaseUnavailable:
+            raise
+        except LeaseholdError as problem:  # of this schedule: the others are fired all the same
+            self._say_once(key, problem)
+            return False
         finally:
             self._idle.set()
         self._telemetry.emit(
@@ -126,10 +137,13 @@ class Scheduler:
 
     async def _complain(self, claim: ClaimedSchedule, problem: Exception) -> None:
         """Say, once, that a schedule makes no sense to us; the claim holds us off until it expires."""
-        if (claim.key, str(problem)) not in self._told:
-            self._told.add((claim.key, str(problem)))
-            logger.warning("schedule %r cannot be fired: %s", claim.key, problem)
+        self._say_once(claim.key, problem)
         await self._link.run(self._store.schedule_problem(self._worker, claim, str(problem)))
+
+    def _say_once(self, key: str, problem: Exception) -> None:
+        if (key, str(problem)) not in self._told:
+            self._told.add((key, str(problem)))
+            logger.warning("schedule %r cannot be fired: %s", key, problem)
 
 
 def _chance(least: float, most: float) -> float:

@@ -1,16 +1,15 @@
 """Takes back expired leases and makes due jobs runnable."""
 
 import asyncio
-import logging
 import random
 
 from leasehold.db.link import Backoff, Link
+from leasehold.db.outage import Outage
 from leasehold.db.store import Store
-from leasehold.errors import DatabaseUnavailable
+from leasehold.errors import LeaseholdError
 from leasehold.telemetry import Telemetry
 
-logger = logging.getLogger(__name__)
-
+_PART = "upkeep"
 _BATCH = 1000
 _BUSY_PAUSE = 1.0
 """While jobs run or wait for their time anywhere: a lease may be taken, and lost, between two looks."""
@@ -21,11 +20,14 @@ _IDLE_PAUSE = 40.0
 class Sweeper:
     """The loop that runs `sweep` and `promote` when something is due."""
 
-    def __init__(self, worker: str, link: Link, store: Store, telemetry: Telemetry) -> None:
+    def __init__(
+        self, worker: str, link: Link, store: Store, telemetry: Telemetry, outage: Outage | None = None
+    ) -> None:
         self._worker = worker
         self._link = link
         self._telemetry = telemetry
         self._store = store
+        self._outage = outage or Outage()
         self._work = asyncio.Event()
         self._idle = False
 
@@ -42,8 +44,9 @@ class Sweeper:
             try:
                 pause = await self._round()
                 backoff.reset()
-            except DatabaseUnavailable as error:
-                logger.debug("upkeep waits for the database: %s", error)
+                self._outage.over(_PART)
+            except LeaseholdError as error:  # whatever it is: it is tried again, and jobs go on meanwhile
+                self._outage.met(_PART, error)
                 pause = backoff.pause()
             try:
                 async with asyncio.timeout(pause):

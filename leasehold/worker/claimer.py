@@ -11,11 +11,12 @@ from uuid import uuid4
 from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
 from leasehold.db.store import ClaimedJob, Store
-from leasehold.errors import DatabaseUnavailable
+from leasehold.errors import LeaseholdError
 from leasehold.worker.cursor import Cursor
 from leasehold.worker.queues import QueuePicker
 
 if TYPE_CHECKING:
+    from leasehold.db.outage import Outage
     from leasehold.worker.runner import Runner
     from leasehold.worker.worker import Worker
 
@@ -27,6 +28,8 @@ _LARGEST_CLAIM = 1000
 _FIRST_CLAIM = 100
 """Where there is none: so that those who come early need not wait for those who come late."""
 
+_PART = "claiming"
+
 _POLL_WITHOUT_HINTS = 1.0
 """Seconds between looks while LISTEN does not work, behind a pooler for example."""
 
@@ -34,8 +37,9 @@ _POLL_WITHOUT_HINTS = 1.0
 class Claimer:
     """The loop that turns free slots into leased jobs."""
 
-    def __init__(self, worker: "Worker", link: Link, store: Store, runner: "Runner") -> None:
+    def __init__(self, worker: "Worker", link: Link, store: Store, runner: "Runner", outage: "Outage") -> None:
         self._worker = worker
+        self._outage = outage
         self._link = link
         self._store = store
         self._runner = runner
@@ -47,6 +51,8 @@ class Claimer:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self.claiming_since: float | None = None
+        """Since when a claim is under way without an answer; None: none is."""
         self.hints_arrive: Callable[[], bool] = lambda: False
         """Whether hints are known to arrive; until then the poll is short."""
 
@@ -81,7 +87,7 @@ class Claimer:
             await asyncio.Event().wait()
         call = self._store.claim(self._worker.id, queues, self._kinds, wanted, uuid4(), lanes=lanes)
         backoff = Backoff()
-        asked = time.monotonic()  # before the first try: the lease may run since then
+        asked = self.claiming_since = time.monotonic()  # before the first try: the lease may run since then
         away = False
         self._idle.clear()
         try:
@@ -91,14 +97,16 @@ class Claimer:
                         failpoints.reach("before-claim")
                     jobs = await self._link.run(call)
                     break
-                except DatabaseUnavailable as error:
+                except LeaseholdError as error:  # whatever it is: another worker would meet it too
+                    self._outage.met(_PART, error)
                     if not away:
-                        logger.warning("claiming waits for the database: %s", error)
                         self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
                     away = True
                     if self._stopping:
                         return 0  # what it may have taken expires with its lease
                     await asyncio.sleep(backoff.pause())
+            self.claiming_since = None
+            self._outage.over(_PART)
             if failpoints.ARMED and jobs:
                 failpoints.reach("after-claim")
             self._cursor.note(
@@ -111,6 +119,7 @@ class Claimer:
                 self._worker.app.telemetry.emit("jobs.claimed", jobs=len(jobs), wanted=wanted)
             return len(jobs)
         finally:
+            self.claiming_since = None
             self._idle.set()
 
     async def _release_unknown(self, jobs: Sequence[ClaimedJob]) -> None:
@@ -121,7 +130,7 @@ class Claimer:
             if unknown:
                 logger.warning("giving back %d jobs that came while the database was away", len(unknown))
                 await self._link.run(self._store.release(self._worker.id, unknown))
-        except DatabaseUnavailable as error:
+        except LeaseholdError as error:
             logger.warning("away again, %d jobs in hand: %s", len(jobs), error)  # their leases expire
 
     async def _wait_for_work(self) -> None:

@@ -1,48 +1,65 @@
-"""Reports outcomes: many jobs in one fenced statement, kept and repeated until the database has answered."""
+"""Reports outcomes: many jobs in one fenced statement, kept and repeated until the database has answered.
+
+A report that the database refuses fails alone: the others of its batch are written without it, and its job is failed
+with the reason. Whatever the database answers, this loop goes on.
+"""
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from leasehold import failpoints
 from leasehold.context import LogLine
-from leasehold.db.call import Call
 from leasehold.db.link import Backoff, Link
+from leasehold.db.sqlstates import blames_values
 from leasehold.db.store import ClaimedJob, Store
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.outcome import Cancelled, Error, Failed, Lost, Outcome, Snoozed, Success
-from leasehold.worker import lines
+from leasehold.errors import DatabaseUnavailable, LeaseholdError, NotPermitted, SchemaMismatch
+from leasehold.outcome import Cancelled, Failed, Lost, Outcome, Snoozed, Success
+from leasehold.worker import lines as log
+from leasehold.worker.reports import failure, plainly
 from leasehold.worker.statistics import Tally, counting
 
 if TYPE_CHECKING:
+    from leasehold.db.outage import Outage
     from leasehold.worker.lease import LeaseKeeper
     from leasehold.worker.worker import Worker
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 _LARGEST_REPORT = 1000
 
+_STUBBORN = 60.0
+"""Seconds of refusals, of a kind that may pass, after which a job is failed with the reason instead."""
+
+_HOPELESS = 300.0
+"""Seconds of refusals after which a job is left to its lease: another worker may have more luck."""
+
+_PART = "reporting"
+
 _Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
+_Send = Callable[[Sequence[_Report]], Awaitable[None]]
 
 
 class Finisher:
     """The loop that writes outcomes. While a report is on its way, the next one gathers."""
 
-    def __init__(self, worker: "Worker", link: Link, store: Store, keeper: "LeaseKeeper") -> None:
+    def __init__(self, worker: "Worker", link: Link, store: Store, keeper: "LeaseKeeper", outage: "Outage") -> None:
         self._worker = worker
         self._link = link
         self._store = store
         self._keeper = keeper
+        self._outage = outage
         self._outcomes: list[_Report] = []
         self._under_way = 0
         self._reported = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
+        self.waiting_since: float | None = None
+        """Since when outcomes wait without any of them being written; None: none waits."""
         self.tally = Tally()
         """What became of the jobs whose report counts."""
         self.on_retry: Callable[[], None] = lambda: None
@@ -75,10 +92,12 @@ class Finisher:
             if not self._outcomes:
                 self._reported.clear()
             self._under_way = len(batch)
+            self.waiting_since = time.monotonic()
             try:
                 await self._write(batch)
             finally:
                 self._under_way = 0
+            self.waiting_since = None
             self._worker.app.telemetry.emit("jobs.reported", jobs=len(batch))
             if not self._outcomes:
                 self._empty.set()
@@ -89,82 +108,130 @@ class Finisher:
         self._draining = True
         await self._empty.wait()
 
+    # -- a batch
+
     async def _write(self, batch: list[_Report]) -> None:
-        await self._write_lines(batch)
-        done: list[ClaimedJob] = []
-        results: list[str | None] = []
-        failed: list[ClaimedJob] = []
-        failures: list[dict[str, Any]] = []
-        released: list[ClaimedJob] = []
-        for job, outcome, _ in batch:
-            if type(outcome) is Success:
-                done.append(job)
-                results.append(outcome.result)
-            elif isinstance(outcome, Failed | Snoozed | Cancelled):
-                failed.append(job)
-                failures.append(_failure(job, outcome))
-            else:
-                released.append(job)
-        refused: list[ClaimedJob] = []
-        if done:
-            _reach("before-complete")
-            refused = await self._write_successes(done, results)
-            self.tally.finished("success", counting(done, refused))
-            _reach("after-complete")
-        if failed:
-            _reach("before-fail")
-            counted = await self._insist(self._store.fail_many(self._worker.id, json.dumps(failures)), failed)
-            _reach("after-fail")
-            refused += _missing(failed, counted)
-            self.tally.reported(failed, failures, counted or {})
-            self._say(batch, counted or {})
-            self.on_retry()
-        if released:
-            _reach("before-release")
-            missing = _missing(released, await self._insist(self._store.release(self._worker.id, released), released))
-            self.tally.finished("released", counting(released, missing))
-            refused += missing
-            _reach("after-release")
-        self._keeper.let_go([job for job, _, _ in batch])
-        for job in refused:
-            lines.refused(self._worker.id, job)
-
-    def _say(self, batch: list[_Report], counted: Mapping[str, str]) -> None:
-        for job, outcome, _ in batch:
-            if job.id in counted:
-                lines.reported(self._worker.id, job, outcome, counted[job.id])
-
-    async def _write_successes(self, done: list[ClaimedJob], results: list[str | None]) -> list[ClaimedJob]:
-        """Gives those that were refused. Which they are is asked only when there are any: they are rare."""
-        counted = await self._insist(self._store.complete(self._worker.id, done, results), done)
-        if counted == len(done):
-            return []
-        return _missing(done, await self._insist(self._store.completed(self._worker.id, done, results), done) or ())
-
-    async def _write_lines(self, batch: list[_Report]) -> None:
-        """Before the outcomes: afterwards nothing may be written for these attempts."""
-        said = [(job, json.dumps(spoken)) for job, _, spoken in batch if spoken]
-        if said:
-            jobs, texts = [job for job, _ in said], [text for _, text in said]
-            try:
-                await self._link.run(self._store.add_logs(self._worker.id, jobs, texts))
-            except LeaseholdError as error:
-                logger.warning("what %d jobs said is lost: %s", len(said), error)
-
-    async def _insist(self, call: Call[T], jobs: Collection[ClaimedJob]) -> Any:
-        """Repeat the report identically until it is answered: whether the lease still holds, the database says.
+        """Send until all is answered: whether a lease still holds, the database says.
 
         Only a worker that wants to stop gives up by its own clock; then nothing is known to count.
         """
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._link.run(call)
-            except DatabaseUnavailable as error:
-                logger.warning("reporting waits for the database: %s", error)
-                if self._draining and not any(self._keeper.holds(job) for job in jobs):
-                    return ()
+        await self._write_lines([report for report in batch if report[2]])
+        backoff, began = Backoff(), time.monotonic()
+        pending: list[_Report] = batch
+        while pending:
+            left = await self._round(pending)
+            if not left:
+                self._outage.over(_PART)
+                return
+            self._outage.met(_PART, left[0][1])
+            refused_for = time.monotonic() - began
+            pending = [after for report, error in left if (after := self._next_try(report, error, refused_for))]
+            if pending:
                 await asyncio.sleep(backoff.pause())
+
+    def _next_try(self, report: _Report, error: LeaseholdError, refused_for: float) -> _Report | None:
+        """What to send for a report that was not taken; None: nothing more."""
+        job, outcome, lines = report
+        if self._draining and not self._keeper.holds(job):
+            return None
+        if isinstance(error, DatabaseUnavailable):
+            return report
+        if refused_for > _HOPELESS:
+            logger.error("job %s (%s): left to its lease, no report of it is taken: %s", job.id, job.kind, error)
+            self._keeper.let_go([job])
+            return None
+        if blames_values(error) or refused_for > _STUBBORN:
+            logger.error("job %s (%s): failed, for its report is refused: %s", job.id, job.kind, error)
+            return job, plainly(outcome, error), lines
+        return report
+
+    async def _round(self, reports: list[_Report]) -> list[tuple[_Report, LeaseholdError]]:
+        """Send each once; give those that were not taken, and why."""
+        done: list[_Report] = []
+        failed: list[_Report] = []
+        released: list[_Report] = []
+        for report in reports:
+            if type(report[1]) is Success:
+                done.append(report)
+            elif isinstance(report[1], Failed | Snoozed | Cancelled):
+                failed.append(report)
+            else:
+                released.append(report)
+        left: list[tuple[_Report, LeaseholdError]] = []
+        for send, group in ((self._complete, done), (self._fail, failed), (self._release, released)):
+            if group:
+                left += await self._isolated(send, group)
+        return left
+
+    async def _isolated(self, send: _Send, reports: list[_Report]) -> list[tuple[_Report, LeaseholdError]]:
+        """All in one statement; if it is refused, its halves, down to the one that is not taken."""
+        try:
+            await send(reports)
+        except LeaseholdError as error:
+            systemic = isinstance(error, DatabaseUnavailable | NotPermitted | SchemaMismatch)
+            if systemic or len(reports) == 1:
+                return [(report, error) for report in reports]
+            half = len(reports) // 2
+            return await self._isolated(send, reports[:half]) + await self._isolated(send, reports[half:])
+        self.waiting_since = time.monotonic()
+        self._keeper.let_go([job for job, _, _ in reports])
+        return []
+
+    # -- the statements
+
+    async def _complete(self, reports: Sequence[_Report]) -> None:
+        jobs = [job for job, _, _ in reports]
+        results = [outcome.result if isinstance(outcome, Success) else None for _, outcome, _ in reports]
+        _reach("before-complete")
+        counted = await self._link.run(self._store.complete(self._worker.id, jobs, results))
+        refused: list[ClaimedJob] = []
+        if counted != len(jobs):  # which they are is asked only when there are any: they are rare
+            ids = await self._link.run(self._store.completed(self._worker.id, jobs, results))
+            refused = _missing(jobs, ids)
+        self.tally.finished("success", counting(jobs, refused))
+        _reach("after-complete")
+        self._say_refused(refused)
+
+    async def _fail(self, reports: Sequence[_Report]) -> None:
+        jobs = [job for job, _, _ in reports]
+        failures = [failure(job, outcome) for job, outcome, _ in reports]
+        _reach("before-fail")
+        counted = await self._link.run(self._store.fail_many(self._worker.id, json.dumps(failures)))
+        _reach("after-fail")
+        self.tally.reported(jobs, failures, counted)
+        for job, outcome, _ in reports:
+            if job.id in counted:
+                log.reported(self._worker.id, job, outcome, counted[job.id])
+        self.on_retry()
+        self._say_refused(_missing(jobs, counted))
+
+    async def _release(self, reports: Sequence[_Report]) -> None:
+        jobs = [job for job, _, _ in reports]
+        _reach("before-release")
+        released = await self._link.run(self._store.release(self._worker.id, jobs))
+        missing = _missing(jobs, released)
+        self.tally.finished("released", counting(jobs, missing))
+        _reach("after-release")
+        self._say_refused(missing)
+
+    async def _write_lines(self, said: list[_Report]) -> None:
+        """Before the outcomes: afterwards nothing may be written for these attempts. What is refused is lost."""
+        if not said:
+            return
+        lines = [json.dumps(lines) for _, _, lines in said]
+        try:
+            await self._link.run(self._store.add_logs(self._worker.id, [job for job, _, _ in said], lines))
+        except LeaseholdError as error:
+            if blames_values(error) and len(said) > 1:
+                half = len(said) // 2
+                await self._write_lines(said[:half])
+                await self._write_lines(said[half:])
+            else:
+                logger.warning("what %d jobs said is lost: %s", len(said), error)
+
+    def _say_refused(self, jobs: Sequence[ClaimedJob]) -> None:
+        for job in jobs:
+            log.refused(self._worker.id, job)
 
 
 def _reach(point: str) -> None:
@@ -172,22 +239,5 @@ def _reach(point: str) -> None:
         failpoints.reach(point)
 
 
-def _missing(jobs: Sequence[ClaimedJob], counted: Container[str]) -> list[ClaimedJob]:
+def _missing(jobs: Sequence[ClaimedJob], counted: Collection[str]) -> list[ClaimedJob]:
     return [job for job in jobs if job.id not in counted]
-
-
-def _failure(job: ClaimedJob, outcome: Failed | Snoozed | Cancelled) -> dict[str, Any]:
-    """An outcome as the SQL function fail_many takes it."""
-    report: dict[str, Any] = {"id": job.id, "attempt": job.attempt, "claim_id": job.claim_id}
-    match outcome:
-        case Failed(error=error, retry_after=after, fatal=fatal):
-            report |= {"outcome": "failed", "retry_after": after, "fatal": fatal, "error": _error(error)}
-        case Snoozed(after):
-            report |= {"outcome": "snoozed", "retry_after": after}
-        case Cancelled(reason):
-            report |= {"outcome": "cancelled", "error": {"message": reason}}
-    return report
-
-
-def _error(error: Error) -> dict[str, str]:
-    return {"class": error.type, "message": error.message, "traceback": error.traceback}

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from leasehold import failpoints
 from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
+from leasehold.db.outage import Outage
 from leasehold.db.store import ClaimedJob, Renewal, Token
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.errors import LeaseholdError
 
 if TYPE_CHECKING:
     from leasehold.db.pool import Database
@@ -26,6 +27,14 @@ logger = logging.getLogger(__name__)
 
 RENEW_AT = 1 / 3
 """Of a lease's time: when it is renewed."""
+
+_WAIT = 1 / 4
+"""Of a lease's time: how long the answer to a heartbeat is waited for. Then there is time for another, on a new
+connection, before the lease is given up."""
+
+_SHORTEST_WAIT = 0.25
+
+_PART = "the keeper of leases"
 
 GIVE_UP_AT = 0.8
 """Of a lease's time: when a lease that could not be renewed is treated as lost. Earlier than the database would."""
@@ -57,8 +66,9 @@ class _Batch:
 class LeaseKeeper:
     """A thread that renews every lease the worker holds."""
 
-    def __init__(self, worker: "Worker", database: "Database", *, prepare: bool) -> None:
+    def __init__(self, worker: "Worker", database: "Database", *, prepare: bool, outage: Outage) -> None:
         self._worker = worker
+        self._outage = outage
         self._store = database.store
         self._link = ThreadLink(database.dsn, name=f"leasehold keeper {worker.id}", prepare=prepare)
         self._held: dict[ClaimedJob, _Batch] = {}
@@ -68,10 +78,15 @@ class LeaseKeeper:
         self._changed = threading.Event()
         self._wake_at = math.inf
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="leasehold-keeper", daemon=True)
+        self._overseer = threading.Thread(target=self._oversee, name="leasehold-leases", daemon=True)
+        self._sooner = threading.Event()
+        self._look_at = math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_lost: Callable[[ClaimedJob], None] = lambda _job: None
         """Called on the event loop when a lease is gone."""
+        self.on_death: Callable[[BaseException | None], None] = lambda _error: None
+        """Called on the event loop when a thread of the keeper has ended though it should not have."""
         self.context_of: Callable[[ClaimedJob], JobContext | None] = lambda _job: None
         """Where a job that has started keeps its progress and its log lines, which go along with the heartbeats."""
 
@@ -79,17 +94,27 @@ class LeaseKeeper:
         """Start the thread."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+        self._overseer.start()
 
     def stop(self) -> None:
-        """End the thread. By now nothing is held."""
+        """End the threads; nothing is renewed any more. One that waits for an answer ends by itself, a little later."""
         self._stopping = True
         self._changed.set()
-        self._thread.join(timeout=5)
+        self._sooner.set()
+        self._thread.join(timeout=1)
 
     @property
     def alive(self) -> bool:
         """Whether leases are being renewed, or need not be any more."""
-        return self._stopping or self._thread.is_alive()
+        return self._stopping or (self._thread.is_alive() and self._overseer.is_alive())
+
+    @property
+    def overdue_since(self) -> float | None:
+        """Since when a lease should have been renewed; None: all are."""
+        now = time.monotonic()
+        with self._guard:
+            due = min((batch.renew_at for batch in self._batches), default=math.inf)
+        return due if due <= now else None
 
     def hold(self, jobs: Iterable[ClaimedJob], since: float) -> None:
         """Keep the leases of a claim alive; they count from `since`, before it was asked for."""
@@ -104,8 +129,11 @@ class LeaseKeeper:
                 self._batches.add(batch)
                 self._held.update(dict.fromkeys(batch.jobs, batch))
             sooner = any(batch.renew_at < self._wake_at for batch in batches.values())
+            look = any(batch.give_up_at < self._look_at for batch in batches.values())
         if sooner:
             self._changed.set()
+        if look:
+            self._sooner.set()
 
     def soon(self, job: ClaimedJob) -> None:
         """Renew this one now instead of at its turn."""
@@ -139,6 +167,26 @@ class LeaseKeeper:
                 for job in self._held
             )
 
+    def is_live(self, job: ClaimedJob) -> bool:
+        """Whether the lease is held and has not run out by this process's clock."""
+        batch = self._held.get(job)
+        return batch is not None and time.monotonic() < batch.give_up_at
+
+    # -- the thread that renews
+
+    def _keep(self) -> None:
+        self._until_death(self._run)
+
+    def _until_death(self, run: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            run()
+        except BaseException as raised:  # noqa: BLE001 (the worker ends of it, and says so)
+            error = raised
+        if not self._stopping and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the worker has gone
+                self._loop.call_soon_threadsafe(self.on_death, error)
+
     def _run(self) -> None:
         self._warm_up()
         backoff = Backoff(first=0.05, longest=0.5)
@@ -148,19 +196,34 @@ class LeaseKeeper:
             try:
                 self._renew()
                 backoff.reset()
-            except DatabaseUnavailable as error:
-                logger.warning("leases cannot be renewed: %s", error)
+                self._outage.over(_PART)
+            except LeaseholdError as error:
+                self._outage.met(_PART, error)
                 time.sleep(backoff.pause())
             except Exception:  # whatever it is, this thread must go on
                 logger.exception("leases cannot be renewed")
                 time.sleep(backoff.pause())
-            self._give_up()
         self._link.close()
 
     def _warm_up(self) -> None:
         """Connect, and have the function compiled: the first heartbeat may have little time."""
-        with suppress(LeaseholdError):  # the first heartbeat will try again, and say so
+        try:
             self._link.run(self._store.renew(self._worker.id, []))
+        except Exception as error:  # noqa: BLE001 (the first heartbeat will try again, and say so)
+            logger.debug("the first call of the keeper failed: %s", error)
+
+    # -- the thread that gives up: not the one that renews, which may be waiting for an answer
+
+    def _oversee(self) -> None:
+        self._until_death(self._give_up_in_time)
+
+    def _give_up_in_time(self) -> None:
+        while not self._stopping:
+            with self._guard:
+                self._look_at = min((batch.give_up_at for batch in self._batches), default=math.inf)
+                self._sooner.clear()
+            self._sooner.wait(None if self._look_at == math.inf else max(0.0, self._look_at - time.monotonic()))
+            self._give_up()
 
     def _pause(self) -> float | None:
         with self._guard:
@@ -175,6 +238,8 @@ class LeaseKeeper:
             if not urgent and not any(batch.renew_at <= asked for batch in self._batches):
                 return
             due = [batch for batch in self._batches if batch.renew_at - batch.lease / 6 <= asked]
+            if due:
+                self._link.patience.seconds = max(_SHORTEST_WAIT, min(batch.lease for batch in due) * _WAIT)
             jobs = dict.fromkeys(job for batch in due for job in batch.jobs)
             jobs.update((job, None) for job in urgent if job in self._held)
         try:
@@ -204,7 +269,6 @@ class LeaseKeeper:
 
     def _beat(self, jobs: list[ClaimedJob]) -> Renewal:
         contexts = [self.context_of(job) for job in jobs]
-        self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
         progress = [None if context is None else context.take_progress() for context in contexts]
         try:
             if failpoints.ARMED:
@@ -220,14 +284,19 @@ class LeaseKeeper:
         for job, context, taken in zip(jobs, contexts, progress, strict=True):
             if taken is not None and context is not None and job.id in answer.busy:
                 context.restore_progress(taken)
+        self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
         return answer
 
     def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
-        """Keep what long jobs have said so far; the rest goes along with their outcome."""
+        """Keep what long jobs have said so far; the rest goes along with their outcome. Lost if it is refused."""
         said = [(job, lines) for job, context in started if (lines := context.take_lines())]
-        if said:
-            jobs = [job for job, _ in said]
+        if not said:
+            return
+        jobs = [job for job, _ in said]
+        try:
             self._link.run(self._store.add_logs(self._worker.id, jobs, [json.dumps(lines) for _, lines in said]))
+        except LeaseholdError as error:
+            logger.warning("what %d jobs said is lost: %s", len(said), error)
 
     def _give_up(self) -> None:
         now = time.monotonic()

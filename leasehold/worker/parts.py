@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from leasehold.db.link import Link
 from leasehold.db.listen import Listener
+from leasehold.db.outage import Outage
 from leasehold.intent import DUE
 from leasehold.schedule import SCHEDULE
 from leasehold.upkeep.scheduler import Scheduler
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Death = tuple[str, BaseException | None]
+"""Which loop has ended, and of what."""
+
+_UPKEEP_PATIENCE = 5.0
+"""Seconds at least for an answer to calls that no lease depends on: they may have much to do."""
+
+_LAST_REPORTS = 60.0
+"""Seconds at most for the last reports of a worker that stops. With the database away they end with the leases."""
+
+_STUCK = 10.0
+"""Seconds without an answer after which a part counts as stuck."""
+
 
 class Parts:
     """Each loop has a connection of its own; the claimer never waits behind a report, nor a lease behind either."""
@@ -32,17 +46,20 @@ class Parts:
     def __init__(self, worker: "Worker", database: "Database") -> None:
         prepare, store = worker.app.settings.prepare, database.store
         self._worker = worker
+        shortest = min(task.options.lease for task in worker.app.tasks.values())
+        patience = {"claimer": shortest / 3, "finisher": shortest / 3, "upkeep": max(shortest / 3, _UPKEEP_PATIENCE)}
         self._links = {
-            name: Link(database.dsn, name=f"leasehold {name} {worker.id}", prepare=prepare)
-            for name in ("claimer", "finisher", "upkeep")
+            name: Link(database.dsn, name=f"leasehold {name} {worker.id}", prepare=prepare, patience=seconds)
+            for name, seconds in patience.items()
         }
         self.upkeep_link = self._links["upkeep"]
-        self.keeper = LeaseKeeper(worker, database, prepare=prepare)
-        self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper)
+        self.outage = Outage()
+        self.keeper = LeaseKeeper(worker, database, prepare=prepare, outage=self.outage)
+        self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper, self.outage)
         self.runner = Runner(worker, self.finisher, self.keeper)
-        self.claimer = Claimer(worker, self._links["claimer"], store, self.runner)
-        self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry)
-        self.scheduler = Scheduler(worker.id, self.upkeep_link, store, worker.app.telemetry)
+        self.claimer = Claimer(worker, self._links["claimer"], store, self.runner, self.outage)
+        self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
+        self.scheduler = Scheduler(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
         self.listener = Listener(
             database.dsn, schema=store.schema, name=f"leasehold listener {worker.id}", hint=self._hint
         )
@@ -51,6 +68,9 @@ class Parts:
         self.finisher.on_retry = lambda: self.sweeper.hint(due=True)
         self.claimer.hints_arrive = self.scheduler.hints_arrive = lambda: self.prober.well
         self.loops: list[asyncio.Task[None]] = []
+        self.death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
+        """Done when a loop or the keeper has ended though it should not have."""
+        self._ending = False
 
     def _hint(self, queue: str) -> None:
         """Pass a hint on to whom it concerns."""
@@ -65,6 +85,7 @@ class Parts:
 
     def start(self) -> None:
         """Start every loop, the keeper of the leases first."""
+        self.keeper.on_death = lambda error: self._died("LeaseKeeper", error)
         self.keeper.start()
         self.loops = [
             asyncio.create_task(part.run(), name=type(part).__name__)
@@ -79,26 +100,66 @@ class Parts:
             )
         ]
 
+        for loop in self.loops:
+            loop.add_done_callback(self._loop_ended)
+
+    def _loop_ended(self, loop: asyncio.Task[None]) -> None:
+        self._died(loop.get_name(), None if loop.cancelled() else loop.exception())
+
+    def _died(self, part: str, error: BaseException | None) -> None:
+        if not self._ending and not self.death.done():
+            self.death.set_result((part, error))
+
+    def stuck(self) -> dict[str, str]:
+        """The parts that a job needs and that have not moved lately, and what they wait for."""
+        now = time.monotonic()
+        waits = {
+            "claimer": (self.claimer.claiming_since, "no claim has been answered"),
+            "finisher": (self.finisher.waiting_since, "no report has been taken"),
+            "keeper": (self.keeper.overdue_since, "no lease has been renewed"),
+        }
+        return {
+            part: f"{what} for {now - since:.0f} s"
+            for part, (since, what) in waits.items()
+            if since is not None and now - since > _STUCK
+        }
+
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
         """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
         lines.worker_drains(self._worker.id, self.runner.running, grace)
         await self.claimer.stop()
         firing = asyncio.create_task(self.scheduler.stop())
         await self.runner.drain(grace, hurry)
-        await self.finisher.drain()
+        try:
+            async with asyncio.timeout(_LAST_REPORTS):
+                await self.finisher.drain()
+        except TimeoutError:
+            logger.critical("%d reports were not taken; their jobs are left to their leases", self.finisher.backlog)
         await asyncio.wait(
             [firing], timeout=2
         )  # a schedule that it could not fire by then is another's when the claim expires
         firing.cancel()
         self.keeper.stop()
         await _quietly(self._say_goodbye)
+        await self._end_loops()
+        await self.close()
+
+    async def abandon(self) -> None:
+        """A loop has died: renew nothing more, stop what runs, and end, in bounded time whatever the other loops do."""
+        self._ending = True
+        self.keeper.stop()
+        self.runner.abandon()
+        await _quietly(self._end_loops)
+        await _quietly(self.close)
+
+    async def _end_loops(self) -> None:
+        self._ending = True
         ending = set(self.loops)
         while ending:  # again: a library may have swallowed it
             for loop in ending:
                 loop.cancel()
             _, ending = await asyncio.wait(ending, timeout=1)
         await asyncio.gather(*self.loops, return_exceptions=True)
-        await self.close()
 
     async def _say_goodbye(self) -> None:
         await self.statistician.flush()

@@ -100,6 +100,11 @@ class ProcessExecutor:
         for child in children:
             await child.end()
 
+    def kill(self) -> None:
+        """Kill all of them, and do not wait for it."""
+        for child in list(self._children):
+            child.kill()
+
     def _start(self, job: ClaimedJob) -> "Child":
         try:
             child = Child()

@@ -1,6 +1,7 @@
 """Runs claimed jobs in slots and turns whatever happens into an outcome."""
 
 import asyncio
+import logging
 import sys
 import time
 from collections import deque
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from leasehold.worker.lease import LeaseKeeper
     from leasehold.worker.worker import Worker
 
+logger = logging.getLogger(__name__)
+
 # Starts a coroutine as an asyncio task. Where Python can, it runs at once up to its first wait: a short job never goes
 # through the loop's queue.
 if sys.version_info >= (3, 12):
@@ -34,6 +37,9 @@ else:
 
 _AT_ONCE = 500
 """Jobs started in one turn of the loop, however soon they end."""
+
+_STUBBORN = 5.0
+"""Seconds that a task gets to end once it was cancelled because the worker stops."""
 
 _FEW = 10
 """So few jobs start as soon as they are there."""
@@ -135,6 +141,8 @@ class Runner:
                 if not self._waiting or self._draining or len(self._running) >= self._slots:
                     return
                 job = self._waiting.popleft()
+                if not self.keeper.is_live(job):  # this process may have stood still: then the keeper knows it later
+                    continue
                 running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
                 self._empty.clear()
                 handle = start(self._run(running), loop=self._loop)
@@ -164,14 +172,17 @@ class Runner:
             outcome = outcome_of(running.task, running.retry_count, as_error(end))
         if running.lost:
             outcome = Lost()
+        running.job.ran = time.monotonic() - began
         try:
             if app.hooks.after:
                 await app.hooks.run_after(running, outcome)
-        finally:
-            running.job.ran = time.monotonic() - began
             if app.telemetry.heard:
                 app.telemetry.emit("job.finished", job=running, outcome=outcome, seconds=running.job.ran)
-            self._end(running, outcome)
+        except asyncio.CancelledError:
+            pass
+        except BaseException:
+            logger.exception("job %s: what is called after an attempt failed", running.job.id)
+        self._end(running, outcome)
 
     def _end(self, running: Running, outcome: Outcome) -> None:
         """The slot is free."""
@@ -242,9 +253,26 @@ class Runner:
             if running.handle is not None:
                 running.handle.cancel()
         if self._running:
-            await self._empty.wait()
+            await _first(self._empty.wait(), timeout=_STUBBORN)
+        for running in self._running.values():
+            logger.error(
+                "job %s (%s): its task does not end; it is left behind, and its job to its lease",
+                running.job.id, running.job.kind,
+            )  # fmt: skip
         self._threads.close()
         await self._processes.close()
+
+    def abandon(self) -> None:
+        """The worker ends without its leases: stop what runs, report nothing."""
+        self._draining = True
+        self._waiting.clear()
+        for running in list(self._running.values()):
+            running.lost = True
+            running.lose()
+            if running.handle is not None:
+                running.handle.cancel()
+        self._threads.close()
+        self._processes.kill()
 
 
 async def _first(*waits: Any, timeout: float) -> None:  # noqa: ASYNC109

@@ -1,9 +1,9 @@
 """How a worker is doing, as plain data."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-State = Literal["starting", "working", "waiting for the database", "draining"]
+State = Literal["starting", "working", "stuck", "waiting for the database", "draining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class Snapshot:
     """Jobs that this worker has run to an outcome, whichever."""
     at: float
     """Unix time."""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Which of claimer, finisher and keeper have not moved lately, and what they wait for."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

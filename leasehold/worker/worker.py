@@ -7,11 +7,11 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leasehold.db.link import Link
 from leasehold.db.store import Store
-from leasehold.errors import ConfigError
+from leasehold.errors import ConfigError, WorkerFailed
 from leasehold.worker import lines
 from leasehold.worker.parts import Parts
 from leasehold.worker.queues import Queues
@@ -110,13 +110,17 @@ class Worker:
     def snapshot(self) -> Snapshot:
         """How the worker is doing right now."""
         state: State = "starting"
+        stuck: dict[str, str] = {}
         if self._stopping.is_set():
             state = "draining"
         elif self._parts is not None and self.started.is_set():
+            stuck = self._parts.stuck()
             state = "working" if self._parts.listener.listening.is_set() else "waiting for the database"
+            if stuck and state == "working":
+                state = "stuck"
         return Snapshot(
             worker=self.id, pid=os.getpid(), state=state, running=self._parts.runner.running if self._parts else 0,
-            slots=self.options.slots, finished=self.finished, at=time.time(),
+            slots=self.options.slots, finished=self.finished, at=time.time(), stuck=stuck,
         )  # fmt: skip
 
     @property
@@ -136,11 +140,39 @@ class Worker:
             parts.start()
             self.started.set()
             lines.worker_started(self.id, self.options.slots, self.app.tasks)
-            try:
-                await self._until_stopped(parts.loops)
-            finally:
-                await parts.shut_down(self.options.grace, self._hurry)
+            await self._until_ended(parts)
         lines.worker_ended(self.id, self.finished)
+
+    async def _until_ended(self, parts: Parts) -> None:
+        """Return when it has stopped in good order. WorkerFailed: a loop has died before, and so the worker ends."""
+        working = asyncio.create_task(self._until_stopped(parts))
+        ends: list[asyncio.Future[Any]] = [working, parts.death]
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            self._stopping.set()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if working.done() and not working.cancelled() and working.exception() is None:
+            if cancelled is not None:
+                raise cancelled
+            return
+        part, cause = parts.death.result() if parts.death.done() else ("shutdown", _error_of(working))
+        # First of all: what this worker holds must become free.
+        logger.critical(
+            "worker %s: its %s has died, so the worker ends; its leases run out", self.id, part, exc_info=cause
+        )
+        working.cancel()
+        await parts.abandon()
+        raise cancelled or WorkerFailed(
+            f"the {part} of worker {self.id} has died: {_words(cause)}",
+            hint="its jobs are taken over when their leases have run out; please report this with the log",
+        ) from cause
+
+    async def _until_stopped(self, parts: Parts) -> None:
+        await self._stopping.wait()
+        await parts.shut_down(self.options.grace, self._hurry)
 
     async def _announced(self, link: Link) -> bool:
         """Say who we are; False if we were told to stop before the database answered."""
@@ -172,11 +204,10 @@ class Worker:
             if changed:
                 logger.info("schedules made or changed: %s", ", ".join(changed))
 
-    async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
-        """Return when told to stop; raise if a loop ends by itself, which is a defect."""
-        stopping = asyncio.create_task(self._stopping.wait())
-        done, _ = await asyncio.wait([stopping, *loops], return_when=asyncio.FIRST_COMPLETED)
-        for loop in done - {stopping}:
-            stopping.cancel()
-            loop.result()
-            raise RuntimeError(f"the {loop.get_name()} loop ended")
+
+def _error_of(task: "asyncio.Task[None]") -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+def _words(error: BaseException | None) -> str:
+    return "it has ended" if error is None else f"{type(error).__name__}: {error}"
