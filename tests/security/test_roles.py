@@ -126,11 +126,12 @@ TABLES = {
 }  # fmt: skip
 """Nobody's."""
 
-SEQUENCES = {"events_seq_seq"}
+SEQUENCES = {"events_seq_seq", "unpark_later_seq_seq"}
 # What may enter.
 HELPERS |= {
-    "check_key", "error_of", "is_readable", "json_problem", "key_problem", "result_problem", "shortened",
-    "tags_problem", "tidy_progress", "times_problem",
+    "check_key", "check_lanes", "early_jobs", "endless_leases", "error_of", "is_readable", "json_problem",
+    "key_problem", "result_problem", "shortened", "tags_problem", "tidy_progress", "times_problem",
+    "unaccepted_jobs",
 }  # fmt: skip
 """Nobody's."""
 

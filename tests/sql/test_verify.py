@@ -13,7 +13,7 @@ from tests.timing import FULL
 
 NAMES = [
     "lost_jobs", "double_owners", "broken_limits", "forgotten_jobs", "overdue_leases", "overdue_jobs", "orphaned_jobs",
-    "attempt_gaps", "late_schedules", "missing_guards",
+    "attempt_gaps", "endless_leases", "early_jobs", "unaccepted_jobs", "late_schedules", "missing_guards",
 ]  # fmt: skip
 
 
@@ -144,6 +144,25 @@ def forge_failures(session: Session) -> None:
     session.execute("update jobs set retry_count = 1 where id = %s", [job])
 
 
+def lease_for_a_year(session: Session) -> None:
+    running(session, 1, lease_expires_at="clock() + interval '1 year'")
+
+
+def lease_for_ever(session: Session) -> None:
+    running(session, 1, lease_expires_at="'infinity'")
+
+
+def queue_for_next_year(session: Session) -> None:
+    Database.insert(session, 1, run_at="clock() + interval '1 year'")
+
+
+def leave_unaccepted(session: Session) -> None:
+    nine_days_ago = "clock() - interval '9 days'"
+    Database.insert(
+        session, 1, id=f"id_at({nine_days_ago})", state="'created'", accepted="false", created_at=nine_days_ago
+    )
+
+
 def neglect_a_schedule(session: Session) -> None:
     session.one("schedule_put", key="s", kind="k", every="1 hour")
     session.execute("update schedules set next_run_at = clock() - interval '2 minutes'")
@@ -167,6 +186,9 @@ DAMAGE: dict[str, dict[str, Callable[[Session], None]]] = {
     "overdue_jobs": {"created": leave_a_job, "retry": leave_a_retry},
     "orphaned_jobs": {"stopped": stop_with_a_lease},
     "attempt_gaps": {"a row is gone": drop_an_attempt, "failures from nowhere": forge_failures},
+    "endless_leases": {"a year": lease_for_a_year, "for ever": lease_for_ever},
+    "early_jobs": {"a year": queue_for_next_year},
+    "unaccepted_jobs": {"of nine days": leave_unaccepted},
     "late_schedules": {"neglected": neglect_a_schedule},
     "missing_guards": {
         "no unique keys": tamper("drop index jobs_idempotency_key"),

@@ -7,6 +7,23 @@
 -- holds an old snapshot. A claim without lanes looks everywhere.
 -- Errors: LH003 invalid_argument.
 
+create or replace function check_lanes(lanes jsonb) returns void language plpgsql
+as $$
+begin
+  if (case when jsonb_typeof(lanes) = 'array' then jsonb_array_length(lanes) > 10000 or exists (
+      select from jsonb_array_elements(lanes) e
+      where jsonb_typeof(e -> 'queue') is distinct from 'string' or jsonb_typeof(e -> 'kind') is distinct from 'string'
+        or jsonb_typeof(e -> 'priority') not in ('number', 'null') or jsonb_typeof(e -> 'id') not in ('string', 'null')
+        or e - array['queue', 'kind', 'priority', 'id'] <> '{}'
+        or e ->> 'priority' !~ '^-?[0-9]{1,5}$' or abs((e ->> 'priority')::integer) > 32767
+        or e ->> 'id' !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
+    else true end)
+  then
+    perform refuse('LH003', 'invalid_argument', 'lanes is not an array of at most 10000 queues and kinds with places',
+      'give [{"queue": text, "kind": text, "priority": number, "id": uuid}], the last two if there is a place');
+  end if;
+end $$;
+
 -- The queue/kind pairs that have runnable jobs. One index probe a pair, however deep any of them is.
 create or replace function lanes_ready(queues text[], kinds text[]) returns table (queue text, kind text)
 language plpgsql stable
@@ -270,6 +287,9 @@ begin
   perform check_worker(worker);
   if claim_v1.count is null or claim_v1.count not between 1 and 10000 then
     perform refuse('LH003', 'invalid_argument', format('count %s', claim_v1.count), 'ask for 1 to 10000 jobs');
+  end if;
+  if look is not null then
+    perform check_lanes(look);
   end if;
   limited := holds_exist();
   if look is null and not limited.of_keys then

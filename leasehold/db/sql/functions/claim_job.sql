@@ -1,5 +1,6 @@
 -- Take one particular job.  queued -> running.  True: the caller owns it and must run it. False: somebody
 -- else won, its exclusive key is busy, a limit is exhausted, its queue is paused, or it is not eligible; skip it silently.
+-- Repeating a call with the same claim_id while the lease lives gives true again: the answer may have been lost.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
@@ -17,9 +18,13 @@ declare
 begin
   perform check_worker(worker);
   limited := holds_exist();
-  select j.exclusive_key, j.kind, j.queue into target from jobs j where j.id = job_id;
+  select j.exclusive_key, j.kind, j.queue, j.lease_owner, j.claim_id, j.lease_expires_at
+  into target from jobs j where j.id = job_id;
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', job_id));
+  end if;
+  if target.claim_id = claim_job_v1.claim_id and target.lease_owner = worker then
+    return target.lease_expires_at > clock();
   end if;
   if limited.of_queues and exists (select from queues p where p.queue = target.queue) then
     return false;

@@ -1,12 +1,17 @@
 -- Say that queues have work, apart from the transaction that recorded it.
 -- A NOTIFY makes all committing transactions that have one stand in line, each until its commit is on disk. Producers
--- therefore enqueue most jobs with notify => false and send hints afterwards, many at once; a hint need not wait for the disk.
+-- therefore enqueue most jobs with notify => false and send hints afterwards, many at once. A hint need not wait for the
+-- disk: who sends it alone switches synchronous_commit off for that one statement. Not this function: the transaction that
+-- calls it may have recorded something.
+-- Error: LH003 invalid_argument.
 
 create or replace function hint_v1(names text[]) returns void language plpgsql
 security definer set search_path from current
 as $$
 begin
-  perform set_config('synchronous_commit', 'off', true);
+  if exists (select from unnest(names) n where octet_length(n) > 200) then
+    perform refuse('LH003', 'invalid_argument', 'a name is longer than 200 bytes', 'give names of queues');
+  end if;
   perform announce(names);
 end $$;
 

@@ -160,6 +160,47 @@ as $$
     limit most)
 $$;
 
+-- Leases that end later than any lease can last: written by hand, or the clock was set back.
+create or replace function endless_leases(most integer, after timestamptz) returns text[] language sql stable
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+  with recursive q(queue) as (
+    select min(j.queue) from jobs j where j.state = 'running'
+    union all
+    select (select min(j.queue) from jobs j where j.state = 'running' and j.queue > q.queue) from q where q.queue is not null)
+  select array(
+    select t.id::text from q cross join lateral (
+      select j.id from jobs j where j.state = 'running' and j.queue = q.queue and j.lease_expires_at > after limit most) t
+    limit most)
+$$;
+
+-- Jobs that are queued and whose time has not come, so that no claim takes them: the clock was set back, or somebody
+-- wrote the row. They stay where claims begin, at the head of their queue and kind.
+create or replace function early_jobs(most integer, after timestamptz) returns text[] language sql stable
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+  select array(
+    select t.id::text from lanes_queued(1000) l cross join lateral (
+      select j.id, j.run_at from jobs j
+      where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
+      order by -j.priority, j.id limit 100) t
+    where t.run_at > after limit most)
+$$;
+
+-- Jobs that were submitted before that and never accepted: their key is used, and nothing runs. Looked for among the
+-- oldest jobs, where they stay when what has finished is pruned, and among the latest of their age.
+create or replace function unaccepted_jobs(most integer, latest integer, before timestamptz) returns text[] language sql stable
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+  select array(
+    select t.id::text from (
+      (select j.id, j.state, j.accepted, j.created_at from jobs j order by j.id limit 5 * latest)
+      union
+      (select j.id, j.state, j.accepted, j.created_at from jobs j
+       where j.id < id_at(before) order by j.id desc limit 5 * latest)) t
+    where t.state = 'created' and not t.accepted and t.created_at < before limit most)
+$$;
+
 -- Schedules that are due and that nobody fires.
 create or replace function late_schedules(most integer, before timestamptz) returns text[] language sql stable
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -208,13 +249,14 @@ as $$
 #variable_conflict use_column
 declare
   at timestamptz := clock();
-  before timestamptz := at - slack;
+  before timestamptz;
 begin
   if cap is null or cap not between 1 and 10000 or latest is null or latest not between 1 and 100000
-     or slack is null or slack < interval '0' then
+     or slack is null or slack not between interval '0' and interval '1000 years' then
     perform refuse('LH003', 'invalid_argument', format('cap %s, slack %s, latest %s', cap, slack, latest),
       'count 1 to 10000 violations, look at 1 to 100000 of the latest, allow no negative time');
   end if;
+  before := at - slack;
   return query
     select v.name, cardinality(v.found) = 0, least(cardinality(v.found), cap)::bigint, cardinality(v.found) > cap,
       v.found[:10], v.detail, at
@@ -227,6 +269,12 @@ begin
       ('overdue_jobs', overdue_jobs(cap + 1, before), 'the time has come and nobody promoted it: no worker is up, or none can'),
       ('orphaned_jobs', orphaned_jobs(cap + 1, before), 'leased by a worker that has stopped; runs again when the lease expires'),
       ('attempt_gaps', attempt_gaps(cap + 1, latest), 'claims and failures do not agree with the recorded attempts'),
+      ('endless_leases', endless_leases(cap + 1, at + interval '86400 seconds' + slack),
+        'leased for longer than a lease can last: not swept before; release it by hand'),
+      ('early_jobs', early_jobs(cap + 1, at + slack),
+        'queued although their time has not come, so not claimed: was the clock set back? run_now() is for jobs that wait'),
+      ('unaccepted_jobs', unaccepted_jobs(cap + 1, latest, at - interval '1 day' - slack),
+        'submitted a day ago and never accepted: accept() or cancel() them'),
       ('late_schedules', late_schedules(cap + 1, before), 'due and not fired: no scheduler is up, or it has a problem'),
       ('missing_guards', missing_guards(), 'an index, a constraint or the transition guard is missing or not in force')
     ) v(name, found, detail);
