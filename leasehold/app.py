@@ -5,28 +5,28 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, repeat
 from types import MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
+from leasehold.advice import UNSET, check_place
 from leasehold.config import Settings
 from leasehold.db.call import Call, Series
 from leasehold.db.foreign import arun_on, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError, JobUnknown, UnknownKind
-from leasehold.importing import warn_of_enqueuing
 from leasehold.intent import Chunks, Intent
 from leasehold.job import Job
 from leasehold.locate import located
 from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
 from leasehold.schedule import Missed, Overlap
 from leasehold.schedules import ScheduleDecorator, Schedules
-from leasehold.task import Executor, Task, TaskDecorator
+from leasehold.task import AsyncTask, Executor, SyncTask, Task, TaskDecorator
 from leasehold.telemetry import After, Before, Hooks, OnError, Telemetry
 
 P = ParamSpec("P")
@@ -39,8 +39,15 @@ class App:
     Without a `dsn` it uses `LEASEHOLD_DSN`, and without that the embedded PostgreSQL, in development only.
     """
 
-    def __init__(self, dsn: str | None = None, *, schema: str | None = None) -> None:
+    def __init__(
+        self, dsn: str | None = None, *, schema: str | None = None, connection: Callable[[], object] | None = None
+    ) -> None:
+        """`connection` gives the connection of the transaction that is under way, or None if there is none.
+
+        It is asked whenever a job is enqueued without `connection=`: `App(connection=lambda: django.db.connection)`.
+        """
         self.settings = Settings.from_env(dsn=dsn, schema=schema)
+        self._current_connection = connection
         self._tasks: dict[str, Task[..., Any]] = {}
         self.hooks = Hooks()
         self.telemetry = Telemetry()
@@ -67,8 +74,27 @@ class App:
         """The registered tasks by kind."""
         return MappingProxyType(self._tasks)
 
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: Callable[P, R]) -> SyncTask[P, R]: ...
+    @overload
     def task(
         self,
+        *,
+        kind: str | None = ...,
+        queue: str = ...,
+        priority: int = ...,
+        max_attempts: int = ...,
+        lease: timedelta | float = ...,
+        timeout: timedelta | float | None = ...,
+        retry: RetryPolicy | RetryFunction | None = ...,
+        executor: Executor | None = ...,
+        memory: int | None = ...,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
         *,
         kind: str | None = None,
         queue: str = "default",
@@ -79,13 +105,17 @@ class App:
         retry: RetryPolicy | RetryFunction | None = None,
         executor: Executor | None = None,
         memory: int | None = None,
-    ) -> TaskDecorator:
-        """Register a function as a task. `kind` is what its jobs are stored under; give it one that lasts."""
-        return TaskDecorator(
+    ) -> Any:
+        """Register a function as a task: `@app.task(kind="SEND_EMAIL", queue="mail")`, or bare, `@app.task`.
+
+        `kind` is what its jobs are stored under; give it one that lasts. Left out: the function's module and name.
+        """
+        decorator = TaskDecorator(
             self, kind=kind, queue=queue, priority=priority, max_attempts=max_attempts, lease=lease, timeout=timeout,
             retry=as_policy(retry) if retry is not None else ExponentialBackoff(), executor=executor,
             memory=memory,
         )  # fmt: skip
+        return decorator if function is None else decorator(function)
 
     def schedule(  # noqa: PLR0913 (each is an option)
         self,
@@ -173,56 +203,62 @@ class App:
 
     # -- jobs
 
-    def record(self, intent: Intent, *, connection: object = None) -> UUID:
-        """Record one intent; on your own connection, if you give one."""
-        warn_of_enqueuing(intent.kind)
+    def record(self, intent: Intent, *, connection: object = UNSET) -> Job[Any]:
+        """Record one intent; on your own connection, if you or the app give one."""
+        connection = self._connection(connection, intent.kind, blocking=True)
         if connection is not None:
-            return run_on(connection, self._store.enqueue(intent))
+            return self._handle(intent, run_on(connection, self._store.enqueue(intent)))
         database = self.database
         [job_id] = database.new_ids(1)
         with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
-            return database.run(database.store.enqueue(intent, id=job_id, notify=notify))
+            recorded = database.run(database.store.enqueue(intent, id=job_id, notify=notify))
+        return self._handle(intent, recorded, job_id)
 
-    async def arecord(self, intent: Intent, *, connection: object = None) -> UUID:
-        """Record one intent; on your own connection, if you give one."""
-        warn_of_enqueuing(intent.kind)
+    async def arecord(self, intent: Intent, *, connection: object = UNSET) -> Job[Any]:
+        """Record one intent; on your own connection, if you or the app give one."""
+        connection = self._connection(connection, intent.kind)
         if connection is not None:
-            return await arun_on(connection, self._store.enqueue(intent))
+            return self._handle(intent, await arun_on(connection, self._store.enqueue(intent)))
         database = await self.adatabase()
         [job_id] = await database.anew_ids(1)
         with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
-            return await database.arun(database.store.enqueue(intent, id=job_id, notify=notify))
+            recorded = await database.arun(database.store.enqueue(intent, id=job_id, notify=notify))
+        return self._handle(intent, recorded, job_id)
 
-    def enqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
+    def enqueue_many(self, intents: Iterable[Intent], *, connection: object = UNSET) -> list[Job[Any]]:
         """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`.
 
         The database takes in the first while a generator still makes the rest: of one that may wait, make a list.
         """
+        connection = self._connection(connection, "of many", blocking=True)
+        chunks = Chunks(intents)
         if connection is not None:
-            batch = list(intents)
+            batch = list(chain.from_iterable(chunks))
             recorded = run_on(connection, self._store.enqueue_many(batch))
             return self._handles(batch, recorded)
-        chunks = Chunks(intents)
         database = self.database
         database.new_ids(0)
+        sent: list[str] = []
         with (ride := database.hints.ride(alone=False)) as notify:
-            ids = database.run_series(_recorded(database, chunks, notify=notify))
+            ids = database.run_series(_recorded(database, chunks, sent, notify=notify))
             ride.names = () if notify else _hints_of(chunks.given)
-        return self._handles(chunks.given, chain.from_iterable(ids))
+        return self._handles(chunks.given, chain.from_iterable(ids), sent)
 
-    async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = None) -> list[Job[Any]]:
+    async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = UNSET) -> list[Job[Any]]:
         """Record many jobs at once, all or none; like `enqueue_many`."""
+        connection = self._connection(connection, "of many")
+        chunks = Chunks(intents)
         if connection is not None:
-            batch = list(intents)
+            batch = list(chain.from_iterable(chunks))
             recorded = await arun_on(connection, self._store.enqueue_many(batch))
             return self._handles(batch, recorded)
-        chunks = Chunks(intents)
         database = await self.adatabase()
         await database.anew_ids(0)
+        sent: list[str] = []
         with (ride := database.hints.ride(alone=False)) as notify:
-            ids = await database.arun_series(_recorded(database, chunks, notify=notify))
+            ids = await database.arun_series(_recorded(database, chunks, sent, notify=notify))
             ride.names = () if notify else _hints_of(chunks.given)
-        return self._handles(chunks.given, chain.from_iterable(ids))
+        return self._handles(chunks.given, chain.from_iterable(ids), sent)
 
     def job(self, job_id: UUID | str) -> Job[Any]:
         """A handle to a job that was recorded elsewhere."""
@@ -276,16 +312,35 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _handles(self, intents: list[Intent], ids: Iterable[str]) -> list[Job[Any]]:
-        return [Job(self, job_id, intent.kind) for intent, job_id in zip(intents, ids, strict=True)]
+    def _connection(self, given: object, kind: str, *, blocking: bool = False) -> object:
+        """Where to record: on the connection that was given, else on the app's current one, else (None) on our own."""
+        if given is UNSET and self._current_connection is not None:
+            given = self._current_connection()
+        elif given is UNSET:
+            check_place(kind, blocking=blocking)
+        return None if given is UNSET else given
+
+    def _handle(self, intent: Intent, job_id: UUID, sent: str | None = None) -> Job[Any]:
+        created = True if intent.idempotency_key is None else None if sent is None else str(job_id) == sent
+        return Job(self, job_id, intent.kind, created=created)
+
+    def _handles(self, intents: list[Intent], ids: Iterable[str], sent: Sequence[str] = ()) -> list[Job[Any]]:
+        """`sent`: the ids that were offered to the database; none if it made them itself."""
+        if any(intent.idempotency_key is not None for intent in intents):
+            offered: Iterable[str | None] = sent or repeat(None, len(intents))
+            rows = zip(intents, map(UUID, ids), offered, strict=True)
+            return [self._handle(intent, job_id, offer) for intent, job_id, offer in rows]
+        return [Job(self, job_id, intent.kind, created=True) for intent, job_id in zip(intents, ids, strict=True)]
 
 
-def _recorded(database: Database, chunks: Chunks, *, notify: bool) -> Series[list[str]]:
-    """The calls that record all chunks, as one transaction."""
+def _recorded(database: Database, chunks: Chunks, sent: list[str], *, notify: bool) -> Series[list[str]]:
+    """The calls that record all chunks, as one transaction. `sent` gets the ids that they offer."""
 
     def calls() -> Iterator[Call[list[str]]]:
         for chunk in chunks:
-            yield database.store.enqueue_many(chunk, database.ids.make(len(chunk)), notify=notify)
+            ids = database.ids.make(len(chunk))
+            sent.extend(ids)
+            yield database.store.enqueue_many(chunk, ids, notify=notify)
 
     return Series(calls(), ended=lambda: chunks.ended)
 

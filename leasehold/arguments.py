@@ -34,7 +34,7 @@ class Arguments:
         }
         try:
             plain = all(map(_is_scalar, declared.values()))
-            self._codec = Codec(_payload_type(function, shape), max_bytes=max_bytes, plain=plain)
+            self._codec = Codec(_payload_type(function, shape), max_bytes=max_bytes, plain=plain, exact=True)
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             _refuse_annotation(kind, declared, error)
 
@@ -100,14 +100,6 @@ class Result:
             self._codec = Codec(hint, max_bytes=max_bytes)
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             _refuse_annotation(kind, {"return": hint}, error)
-
-    @classmethod
-    def any(cls) -> "Result":
-        """For a job of a kind that is not known here: the result is whatever the JSON says."""
-        result = object.__new__(cls)
-        result._kind = "?"
-        result._codec = Codec(Any, max_bytes=MAX_PAYLOAD_BYTES)
-        return result
 
     def encode(self, value: object) -> str | None:
         """The result as JSON text, None for None; InvalidJob when it cannot be stored."""

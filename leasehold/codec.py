@@ -48,12 +48,18 @@ class Unfit(Exception):
 class Codec:
     """Writes and reads the values of one type. None is always among them."""
 
-    def __init__(self, hint: Any, *, max_bytes: int = MAX_PAYLOAD_BYTES, plain: bool = False) -> None:
-        """`plain`: the type is made of scalars alone, and valid ones are known to be what is read back."""
+    def __init__(
+        self, hint: Any, *, max_bytes: int = MAX_PAYLOAD_BYTES, plain: bool = False, exact: bool = False
+    ) -> None:
+        """`plain`: the type is made of scalars alone, and valid ones are known to be what is read back.
+
+        `exact`: a value that would be read back as another type, because nothing says which it has, is refused.
+        """
         # Optional, because pydantic takes our settings only for a type that cannot have its own.
         self._adapter: TypeAdapter[Any] = TypeAdapter(Optional[hint], config=_CONFIG)  # noqa: UP045
         self._max_bytes = max_bytes
         self._plain = plain
+        self._exact = exact
         # Bound once: these are called for every job, and the adapter's own methods cost as much again.
         self._read = self._adapter.validator.validate_json
         self._validate = self._adapter.validator.validate_python
@@ -122,8 +128,7 @@ class Codec:
         else:
             if read == valid:
                 return
-            # Any reads tuples back as lists: only moments in time are known to lose silently.
-            problems = [_shifted(*moments) for moments in _moments(valid, read, ())]
+            problems = [_differing(*values) for values in _changes(valid, read, (), exact=self._exact)]
         if problems:
             raise Unfit(*problems)
 
@@ -161,9 +166,17 @@ def _unreadable(problem: Problem) -> Problem:
     return Problem(problem.where, f"cannot be read back from its JSON: {problem.what}", "json")
 
 
-def _shifted(where: tuple[str, ...], given: object, read: object) -> Problem:
-    cure = "convert it to UTC, whose offset has no seconds"
-    return Problem(where, f"{given!s} would be read back as {read!s}; {cure}", "json")
+def _differing(where: tuple[str, ...], given: object, read: object) -> Problem:
+    if isinstance(given, (datetime, time)) and isinstance(read, (datetime, time)):
+        cure = "convert it to UTC, whose offset has no seconds"
+        return Problem(where, f"{given!s} would be read back as {read!s}; {cure}", "json")
+    names = f"{_a(given)} would be read back as {_a(read)}"
+    return Problem(where, f"{names}; annotate the parameter with what it is, or send plain JSON values", "json")
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _lower(message: str) -> str:
@@ -185,8 +198,12 @@ def _not_finite(value: object) -> float | None:
     return None
 
 
-def _moments(given: object, read: object, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object, object]]:
-    """The times that differ between two values of one shape: JSON drops the seconds of an offset."""
+def _changes(
+    given: object, read: object, where: tuple[str, ...], *, exact: bool
+) -> Iterator[tuple[tuple[str, ...], object, object]]:
+    """What differs between two values: a time, because JSON drops the seconds of an offset; and if `exact` what is no
+    JSON and has no annotation that says what to make of it, such as a tuple that has become a list.
+    """
     if given is read:
         return
     if isinstance(given, (datetime, time)) and isinstance(read, (datetime, time)):
@@ -194,9 +211,16 @@ def _moments(given: object, read: object, where: tuple[str, ...]) -> Iterator[tu
         if given.utcoffset() != read.utcoffset():
             yield where, given, read
         return
+    if exact and type(read) in _PLAIN and not isinstance(given, type(read)) and given != read:
+        yield where, given, read
+        return
     for key, one, other in _pairs(given, read):
         # The outermost key is enough to name the argument.
-        yield from _moments(one, other, where or (str(key),))
+        yield from _changes(one, other, where or (str(key),), exact=exact)
+
+
+_PLAIN: Final = (str, list, dict)
+"""What JSON makes of everything that it has no word for."""
 
 
 def _pairs(given: object, read: object) -> Iterator[tuple[object, object, object]]:

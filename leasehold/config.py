@@ -10,6 +10,7 @@ from leasehold.errors import ConfigError
 DEFAULT_SCHEMA = "leasehold"
 
 # 40 characters leave room for names made from it within PostgreSQL's 63 bytes.
+_WITH_DRIVER = re.compile(r"postgres(ql)?\+[a-z0-9_]+")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
@@ -26,6 +27,17 @@ def checked_schema(name: str) -> str:
             hint=f"give Leasehold a schema of its own, such as {DEFAULT_SCHEMA!r}",
         )
     return name
+
+
+def plain_dsn(dsn: str) -> str:
+    """The DSN as libpq reads it: without the driver that SQLAlchemy has in it, as in `postgresql+asyncpg://`."""
+    scheme, mark, rest = dsn.partition("://")
+    if not mark or not _WITH_DRIVER.fullmatch(scheme):
+        return dsn
+    place, question, query = rest.partition("?")
+    # asyncpg has the same values by another name.
+    options = [f"sslmode={part[4:]}" if part.startswith("ssl=") else part for part in query.split("&")]
+    return f"postgresql://{place}{question}{'&'.join(options)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked_schema(self.schema)
+        if self.dsn is not None:
+            object.__setattr__(self, "dsn", plain_dsn(self.dsn))
 
     @classmethod
     def from_env(cls, *, dsn: str | None = None, schema: str | None = None) -> "Settings":

@@ -107,15 +107,21 @@ class ResultTimeout(LeaseholdError, TimeoutError):
 
 
 class JobFailed(LeaseholdError):
-    """The job is dead. `reason` says why."""
+    """The job is dead: it has failed for the last time, or (JobCancelled) it was cancelled."""
 
-    def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, reason: str, error_class: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+        """Why, in one word: `exhausted`, `fatal`, `lease_expired`, `cancelled`, …"""
+        self.error_class = error_class
+        """The class of what its last attempt raised, such as `ValueError`; None if nothing was raised."""
 
 
 class JobCancelled(JobFailed):
-    """The job is dead because somebody cancelled it."""
+    """The job is dead because it was cancelled: by `job.cancel()`, by an operator, or by its task (`Cancel`).
+
+    It is a JobFailed, so that `except JobFailed` is enough where the difference does not matter; else catch this first.
+    """
 
 
 class DatabaseUnavailable(LeaseholdError):

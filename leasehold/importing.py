@@ -3,16 +3,16 @@
 A module that waits for a job while its worker imports it waits for itself: no worker is there yet.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from leasehold.errors import ConfigError
 
-_CURE = 'put it below `if __name__ == "__main__":` or into another file'
-
 _module: ContextVar[str | None] = ContextVar("leasehold_importing", default=None)
+
+imported_now = _module.get
+"""The name of that module; None: no such import is under way."""
 
 
 @contextmanager
@@ -27,17 +27,8 @@ def importing(module: str) -> Iterator[None]:
 
 def refuse_waiting(job: object) -> None:
     """Refuse to wait for a job during that import."""
-    if (module := _module.get()) is not None:
+    if (module := imported_now()) is not None:
         raise ConfigError(
-            f"{module} waits for {job} while it is being imported, before a worker can run the job", hint=_CURE
-        )
-
-
-def warn_of_enqueuing(kind: str) -> None:
-    """Say that each start will enqueue a job again."""
-    if (module := _module.get()) is not None:
-        warnings.warn(
-            f"{module} enqueues a job of kind {kind!r} while it is being imported: each process that imports it "
-            f"enqueues one; {_CURE}",
-            stacklevel=4,
+            f"{module} waits for {job} while it is being imported, before a worker can run the job",
+            hint='put it below `if __name__ == "__main__":` or into another file',
         )

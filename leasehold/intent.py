@@ -54,6 +54,9 @@ class Intent:
     tags: tuple[str, ...] = ()
     """For people to find it by."""
 
+    strict: bool = False
+    """A used idempotency key is refused if its job has another kind or payload."""
+
     head: str = field(default="", init=False, repr=False, compare=False)
     """All but the payload, as the beginning of a JSON object: made once for all intents that differ only in that."""
 
@@ -113,7 +116,7 @@ class Intent:
         run_at, run_after = self.when()
         return (
             self.kind, self.payload, self.queue, self.priority, run_at, run_after, self.idempotency_key,
-            self.max_attempts, self.exclusive_key, list(self.tags) or None,
+            self.max_attempts, self.exclusive_key, list(self.tags) or None, self.strict,
         )  # fmt: skip
 
     @staticmethod
@@ -132,7 +135,7 @@ class Intent:
         fields = {
             "kind": self.kind, "queue": self.queue, "priority": self.priority, "run_at": run_at,
             "run_after": run_after, "idempotency_key": self.idempotency_key, "max_attempts": self.max_attempts,
-            "exclusive_key": self.exclusive_key, "tags": self.tags or None,
+            "exclusive_key": self.exclusive_key, "tags": self.tags or None, "strict": self.strict or None,
         }  # fmt: skip
         return json.dumps({name: value for name, value in fields.items() if value is not None})[:-1]
 
@@ -160,6 +163,8 @@ class Chunks:
     """They double: each piece takes a place in the server's lock table, which has some thousand."""
 
     def __init__(self, intents: Iterable[Intent]) -> None:
+        if isinstance(intents, Intent) or not isinstance(intents, Iterable):
+            raise _no_intent(intents, "several of them in a list or a generator")
         self._intents = iter(intents)
         self.given: list[Intent] = []
         """All that have come so far."""
@@ -171,6 +176,8 @@ class Chunks:
         size = self.SIZE
         chunk: list[Intent] = []
         for intent in self._intents:
+            if not isinstance(intent, Intent):
+                raise _no_intent(intent, "task.intent(…) makes one of the arguments")
             chunk.append(intent)
             if intent.idempotency_key is not None:
                 size = sys.maxsize
@@ -186,6 +193,10 @@ class Chunks:
         self.given += chunk
         if chunk:
             yield chunk
+
+
+def _no_intent(value: object, hint: str) -> InvalidJob:
+    return InvalidJob(f"enqueue_many takes intents, not {value!r:.200}", hint=f"{hint}; nothing was recorded")
 
 
 _SLOW = 0.1

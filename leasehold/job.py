@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
-from leasehold.arguments import Result
 from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
 from leasehold.importing import refuse_waiting
 
@@ -20,9 +20,12 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """A handle: it holds the id and asks the database for everything else."""
 
-    def __init__(self, app: "App", job_id: UUID | str, kind: str | None = None) -> None:
+    def __init__(self, app: "App", job_id: UUID | str, kind: str | None = None, *, created: bool | None = None) -> None:
         self._app = app
         self._id = job_id
+        self.created = created
+        """Whether this call has recorded it. False: its idempotency key had this job before. None: that is not known,
+        of a job that was looked up, or that was enqueued with a key on a connection of yours."""
         self.kind = kind
         """None until the database was asked, if only the id was given."""
 
@@ -64,7 +67,8 @@ class Job(Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """Wait until the job has ended, and give what its task returned.
 
-        Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
+        Raises JobFailed if it is dead (JobCancelled, which is one too, if it was cancelled), ResultTimeout after
+        `timeout` seconds.
         """
         refuse_waiting(self)
         for pause in _pauses(timeout):
@@ -77,7 +81,8 @@ class Job(Generic[R]):
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (says what came of the job, not of the call)
         """Wait until the job has ended, and give what its task returned.
 
-        Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
+        Raises JobFailed if it is dead (JobCancelled, which is one too, if it was cancelled), ResultTimeout after
+        `timeout` seconds.
         """
         refuse_waiting(self)
         for pause in _pauses(timeout):
@@ -120,16 +125,17 @@ class Job(Generic[R]):
         if now is None:
             raise JobUnknown(f"no job has the id {self.id}", hint="was its transaction rolled back, or was it pruned?")
         self.kind = now.kind
-        return now
+        task = self._app.tasks.get(now.kind)
+        return now if task is None else replace(now, decoder=task.result.decode)
 
     def _outcome(self, now: "JobStatus") -> R:
         if now.state == "success":
-            task = self._app.tasks.get(now.kind)
-            result = Result.any() if task is None else task.result
-            return result.decode(now.result)  # type: ignore[no-any-return]
+            return now.result  # type: ignore[no-any-return]
         error = JobCancelled if now.reason == "cancelled" else JobFailed
         words = f": {now.reason_detail}" if now.reason_detail else ""
-        raise error(f"job {self.id} ({now.kind}) is dead, {now.reason}{words}", reason=now.reason or "")
+        cause = f" ({now.error_class})" if now.error_class else ""
+        message = f"job {self.id} ({now.kind}) is dead, {now.reason}{words}{cause}"
+        raise error(message, reason=now.reason or "", error_class=now.error_class)
 
     def _late(self, timeout: float | None) -> ResultTimeout:
         return ResultTimeout(f"job {self.id} ({self.kind}) had not ended after {timeout} s", hint="it goes on")

@@ -12,13 +12,14 @@ from leasehold.db.store import StoredSchedule
 from leasehold.errors import ConfigError, InvalidArguments, JobUnknown
 from leasehold.job import Job
 from leasehold.schedule import Schedule
-from leasehold.task import Task
+from leasehold.task import AsyncTask, SyncTask, Task
 
 if TYPE_CHECKING:
     from leasehold.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Task[..., Any])
 
 
 class Schedules:
@@ -129,11 +130,11 @@ class ScheduleDecorator:
         self._options = options
 
     @overload
-    def __call__(self, function: Task[P, R]) -> Task[P, R]: ...
+    def __call__(self, function: T) -> T: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, R]) -> SyncTask[P, R]: ...
     def __call__(self, function: Any) -> Task[..., Any]:
         """Declare the schedule."""
         task: Task[..., Any] = function if isinstance(function, Task) else self._app.task(kind=self._kind)(function)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
+from leasehold.advice import UNSET
 from leasehold.arguments import Arguments, Result
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError, InvalidJob
@@ -85,10 +86,8 @@ class _Order:
     max_attempts: int | None = None
     exclusive_key: str | None = None
     tags: tuple[str, ...] = ()
-    connection: object = None
-
-
-_UNSET: Any = object()
+    strict: bool = False
+    connection: object = UNSET
 
 
 class Task(Generic[P, R]):
@@ -110,7 +109,7 @@ class Task(Generic[P, R]):
         return f"<Task {self.kind}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function here and now, without any queue."""
+        """Run the function here and now, without any queue: what it returns, of an `async def` something to await."""
         return self.function(*args, **kwargs)
 
     @property
@@ -120,17 +119,15 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        intent = self._intent(args, kwargs)
-        return Job(self._app, self._app.record(intent, connection=self._order.connection), self.kind)
+        return self._app.record(self._intent(args, kwargs), connection=self._order.connection)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        intent = self._intent(args, kwargs)
-        return Job(self._app, await self._app.arecord(intent, connection=self._order.connection), self.kind)
+        return await self._app.arecord(self._intent(args, kwargs), connection=self._order.connection)
 
     def intent(self, *args: P.args, **kwargs: P.kwargs) -> Intent:
         """The job as a value, for `app.enqueue_many`. Nothing is recorded."""
-        if self._order.connection is not None:
+        if self._order.connection is not UNSET and self._order.connection is not None:
             # It would silently be recorded outside the transaction.
             raise ConfigError(
                 f"{self.kind}: an intent cannot carry a connection", hint="give connection= to enqueue_many(...)"
@@ -154,40 +151,59 @@ class Task(Generic[P, R]):
             max_attempts=options.max_attempts if order.max_attempts is None else order.max_attempts,
             exclusive_key=order.exclusive_key,
             tags=order.tags,
+            strict=order.strict,
         )
 
     def using(
         self,
         *,
-        queue: str = _UNSET,
-        priority: int = _UNSET,
-        run_after: datetime | timedelta = _UNSET,
-        idempotency_key: str = _UNSET,
-        max_attempts: int = _UNSET,
-        exclusive_key: str = _UNSET,
-        tags: tuple[str, ...] | list[str] = _UNSET,
-        connection: object = _UNSET,
-    ) -> "Task[P, R]":
+        queue: str = UNSET,
+        priority: int = UNSET,
+        run_after: datetime | timedelta = UNSET,
+        idempotency_key: str = UNSET,
+        max_attempts: int = UNSET,
+        exclusive_key: str = UNSET,
+        tags: tuple[str, ...] | list[str] = UNSET,
+        strict: bool = UNSET,
+        connection: object = UNSET,
+    ) -> Self:
         """The same task with other wishes for the jobs enqueued through it. May be chained.
 
         `connection` is one of your own (psycopg, asyncpg, SQLAlchemy, Django): the job is recorded in your
-        transaction, and a rollback leaves no job.
+        transaction, and a rollback leaves no job; None: on the app's own, also if the app has a current connection.
+        `strict`: a used idempotency key raises IdempotencyConflict if its job has another kind or other arguments.
         """
         wishes: dict[str, Any] = {
             "queue": queue, "priority": priority, "run_after": run_after, "idempotency_key": idempotency_key,
             "max_attempts": max_attempts, "exclusive_key": exclusive_key,
-            "tags": tuple(tags) if isinstance(tags, list) else tags, "connection": connection,
+            "tags": tuple(tags) if isinstance(tags, list) else tags, "strict": strict, "connection": connection,
         }  # fmt: skip
-        if run_after is not _UNSET:
+        if run_after is not UNSET:
             try:
                 check_run_after(run_after)
             except ValueError as problem:
                 raise InvalidJob(f"{self.kind}: {problem}") from None
-        copy: Task[P, R] = object.__new__(Task)
+        copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._intent_without_payload = None
-        copy._order = replace(self._order, **{name: wish for name, wish in wishes.items() if wish is not _UNSET})
+        copy._order = replace(self._order, **{name: wish for name, wish in wishes.items() if wish is not UNSET})
         return copy
+
+
+class AsyncTask(Task[P, R]):
+    """A task made of an `async def`."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...  # noqa: D102
+
+
+class SyncTask(Task[P, R]):
+    """A task made of a `def`."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...  # noqa: D102
 
 
 class TaskDecorator:
@@ -211,9 +227,9 @@ class TaskDecorator:
         self._options = options
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, R]) -> SyncTask[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Task[..., Any]:
         """Register the function."""
         _check_function(function)
@@ -225,7 +241,8 @@ class TaskDecorator:
             executor=_executor_for(function, self._executor),
             **self._options,
         )
-        return self._app.register(Task(self._app, function, options))
+        make = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+        return self._app.register(make(self._app, function, options))
 
 
 def default_kind(function: Callable[..., Any]) -> str:
@@ -241,8 +258,25 @@ def default_kind(function: Callable[..., Any]) -> str:
 def _check_function(function: object) -> None:
     if not inspect.isroutine(function):
         raise ConfigError(f"a task is a function, not {function!r}")
+    name = function.__qualname__
+    if name.endswith("<lambda>"):
+        raise ConfigError("a task is a function with a name, not a lambda", hint="write it with def")
+    if _is_method(function):
+        raise ConfigError(
+            f"{name} is a method, and a worker has no object to call it on",
+            hint="make it a function at module level, or a @staticmethod, and pass what it needs as arguments",
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{function.__qualname__} yields, and nobody would ask it to go on", hint="return a list")
+
+
+def _is_method(function: Any) -> bool:
+    """Whether it is bound to an object, or a function in the body of a class that takes one."""
+    if inspect.ismethod(function):
+        return True
+    in_class = "." in function.__qualname__.rpartition("<locals>.")[2]
+    first = next(iter(inspect.signature(function).parameters), None) if inspect.isfunction(function) else None
+    return in_class and first in {"self", "cls"}
 
 
 def _executor_for(function: Callable[..., Any], wanted: Executor | None) -> Executor:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 if TYPE_CHECKING:
     from leasehold.context import JobContext
@@ -34,7 +35,24 @@ class Event:
     """Seconds since the epoch, by this host's clock."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What belongs to it."""
+    """What belongs to it: plain values, `job` as AttemptFacts, `outcome` as one of leasehold.outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFacts:
+    """Of which attempt of which job an event is: the field `job`."""
+
+    id: UUID
+    kind: str
+    queue: str
+    attempt: int
+    retry_count: int
+    max_attempts: int
+
+    @classmethod
+    def of(cls, context: "JobContext") -> "AttemptFacts":
+        """What anybody may know of a running job."""
+        return cls(context.id, context.kind, context.queue, context.attempt, context.retry_count, context.max_attempts)
 
 
 class Telemetry:

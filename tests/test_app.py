@@ -25,6 +25,9 @@ Look = psycopg.Connection[dict[str, Any]]
 PID: Call[int] = Call("select pg_backend_pid()", (), lambda rows: rows[0][0], repeatable=True)
 
 
+def nothing() -> None: ...
+
+
 @pytest.fixture(scope="module")
 def common(admin, migrated) -> Iterator[str]:
     """One database for all: every test has a queue of its own in it."""
@@ -103,7 +106,7 @@ def test_every_option_arrives(app: App, task: Task[Any, Any], look: Look, queue:
 def test_a_delay_is_so_many_seconds_in_any_time_zone(common: str, queue: str, look: Look) -> None:
     """A day of 25 hours is none: PostgreSQL's days follow the session's time zone."""
     with App(common + "&options=-c%20TimeZone%3DEurope/Berlin") as app:
-        task = app.task(kind="K", queue=queue)(lambda: None)
+        task = app.task(kind="K", queue=queue)(nothing)
         task.using(run_after=timedelta(days=182)).enqueue()
     [row] = jobs(look, queue)
     assert row["run_at"] - row["created_at"] == timedelta(days=182)
@@ -193,7 +196,7 @@ def test_threads_and_event_loops_share_one_app(app: App, task: Task[Any, Any], l
 
 def test_a_closed_app_can_be_used_again(common: str, queue: str, look: Look) -> None:
     app = App(common)
-    task = app.task(kind="K", queue=queue)(lambda: None)
+    task = app.task(kind="K", queue=queue)(nothing)
     app.close()
     for _ in range(2):
         with app:
@@ -212,7 +215,7 @@ def test_a_closed_app_can_be_used_again(common: str, queue: str, look: Look) -> 
 
 def test_a_handle_survives_its_app_being_closed(common: str, queue: str) -> None:
     app = App(common)
-    job = app.task(kind="K", queue=queue)(lambda: None).enqueue()
+    job = app.task(kind="K", queue=queue)(nothing).enqueue()
     app.close()
     assert job.status == "PENDING"
     app.close()
@@ -227,7 +230,10 @@ FORKING = """
 
     PID = Call("select pg_backend_pid()", (), lambda rows: rows[0][0], repeatable=True)
     app = App(sys.argv[1])
-    task = app.task(kind="K", queue=sys.argv[2])(lambda who="": None)
+
+    @app.task(kind="K", queue=sys.argv[2])
+    def task(who=""): ...
+
     loop = asyncio.new_event_loop()
 
     def work(who, loop):
@@ -280,7 +286,7 @@ def test_a_forked_child_has_connections_of_its_own(common: str, queue: str, look
 
 def test_without_the_schema_the_cure_is_told(empty_dsn: str) -> None:
     with App(empty_dsn) as app:
-        task = app.task(kind="K")(lambda: None)
+        task = app.task(kind="K")(nothing)
         with pytest.raises(SchemaMismatch, match="run `leasehold migrate`"):
             task.enqueue()
         with pytest.raises(SchemaMismatch):
@@ -292,7 +298,7 @@ def test_a_login_without_a_role_of_ours_may_not_enqueue(common: str, look: Look)
     look.execute("create role stranger login")
     try:
         with App(common + "&options=-c%20role%3Dstranger") as app:
-            task = app.task(kind="K")(lambda: None)
+            task = app.task(kind="K")(nothing)
             with pytest.raises(NotPermitted, match="leasehold_producer"):
                 task.enqueue()
     finally:
@@ -304,7 +310,7 @@ def test_an_app_without_a_dsn_uses_the_embedded_server(tmp_path: Path, monkeypat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEASEHOLD_HOME", str(tmp_path / "home"))
     app = App()
-    task = app.task(kind="K")(lambda: None)
+    task = app.task(kind="K")(nothing)
     assert not (tmp_path / "home").exists()  # nothing is started before it is needed
 
     async def on_loop() -> str:

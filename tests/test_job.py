@@ -143,11 +143,24 @@ def test_a_stored_result_of_another_type_is_told(task: Task[Any, Any], hands: Ha
 def test_a_dead_job_raises_why(task: Task[Any, Any], hands: Hands, result: Wait) -> None:
     job = task.enqueue()
     hands.fail("disk full")
-    with pytest.raises(JobFailed, match=rf"job {job.id} \(MOVE\) is dead, exhausted: disk full") as caught:
+    with pytest.raises(JobFailed, match=rf"job {job.id} \(MOVE\) is dead, exhausted: disk full \(E\)") as caught:
         result(job, 5)
     assert type(caught.value) is JobFailed
-    assert caught.value.reason == "exhausted"
+    assert (caught.value.reason, caught.value.error_class) == ("exhausted", "E")
     assert job.status == "FAILED"
+    assert job.refresh().error_class == "E"
+
+
+def test_a_refreshed_status_has_the_result_as_its_task_returned_it(
+    task: Task[Any, Any], hands: Hands, common: str
+) -> None:
+    job = task.enqueue()
+    assert job.refresh().result is None
+    hands.complete('{"x": 1, "y": 2.0}')
+    assert job.refresh().result == Point(1, 2.0)
+    assert asyncio.run(job.arefresh()).result == Point(1, 2.0)
+    with App(common) as stranger:  # who has no such task sees what the JSON says
+        assert stranger.job(job.id).refresh().result == {"x": 1, "y": 2.0}
 
 
 @WAYS

@@ -15,6 +15,9 @@ from leasehold import App, ConfigError, InvalidArguments, InvalidJob, NoRetry, T
 from leasehold.errors import UnknownKind
 
 
+def nothing() -> None: ...
+
+
 @pytest.fixture
 def app() -> App:
     return App("postgresql://nowhere.invalid/x")  # nothing here speaks to it
@@ -128,7 +131,7 @@ def test_an_async_function_runs_on_the_loop_and_no_other_does(app: App) -> None:
     async def job() -> None: ...
 
     assert app.task(executor="loop")(job).options.executor == app.task()(job).options.executor == "loop"
-    assert app.task(kind="B")(lambda: None).options.executor == "thread"
+    assert app.task(kind="B")(nothing).options.executor == "thread"
     with pytest.raises(ConfigError, match="executor 'thread' cannot run the async def"):
         app.task(kind="C", executor="thread")(job)
 
@@ -175,7 +178,7 @@ def test_the_same_function_may_be_registered_again(app: App, send: Task[Any, Any
 
 
 def test_an_unknown_kind_lists_the_known_ones(app: App, send: Task[Any, Any]) -> None:
-    app.task(kind="mail")(lambda: None)
+    app.task(kind="mail")(nothing)
     with pytest.raises(UnknownKind, match=r"kind 'mial' unknown \(known: SEND, mail\)"):
         app.find("mial")
     with pytest.raises(UnknownKind, match="known: none"):

@@ -44,7 +44,31 @@ async def refresh(full: bool = False) -> int:
     return 1
 
 
+@app.task
+def bare(n: int) -> str:
+    return str(n)
+
+
+@app.task
+async def bare_async(n: int) -> str:
+    return str(n)
+
+
+async def direct_calls() -> None:
+    reveal_type(resize("a", width=1))  # R: dict[str, int]
+    reveal_type(await send_email("a", "b"))  # R: dict[str, int]
+    reveal_type(bare(1))  # R: str
+    reveal_type(await bare_async(1))  # R: str
+    reveal_type(shrink("a", width=1))  # R: int
+    reveal_type(await refresh.using(priority=1)(full=True))  # R: int
+    bare("a")  # E: arg-type
+    bare.enqueue("a")  # E: arg-type
+    reveal_type(bare.enqueue(1).result())  # R: str
+    resize("a", width=1).lower()  # E: attr-defined
+
+
 def right_calls() -> None:
+    send_email.using(idempotency_key="k", strict=True).enqueue(to="a", subject="b")
     send_email.enqueue(to="a", subject="b")
     send_email.enqueue("a", "b", 3)
     send_email.using(priority=1).enqueue(to="a", subject="b")

@@ -145,7 +145,7 @@ def _wait(database: Database, job: UUID, patience: float | None) -> JobStatus:
 
 
 def _finish(job: JobStatus, *, as_json: bool) -> None:
-    result = None if job.result is None else json.loads(job.result)
+    result = job.result
     if as_json:
         print_json(
             {
@@ -165,4 +165,9 @@ def _finish(job: JobStatus, *, as_json: bool) -> None:
         error = JobCancelled if job.reason == "cancelled" else JobFailed
         words = f": {job.reason_detail}" if job.reason_detail else ""
         hint = f"leasehold jobs show {job.id}"
-        raise error(f"job {job.id} is dead, {job.reason}{words}", reason=job.reason or "", hint=hint)
+        raise error(
+            f"job {job.id} is dead, {job.reason}{words}",
+            reason=job.reason or "",
+            error_class=job.error_class,
+            hint=hint,
+        )

@@ -7,7 +7,12 @@
 Calls are repeated when that is safe, a submission always with one idempotency key.
 """
 
-from leasehold.client.faces import AsyncClient, Client
+try:
+    from leasehold.client.faces import AsyncClient, Client
+except ModuleNotFoundError as error:
+    if error.name != "httpx":
+        raise
+    raise ModuleNotFoundError("leasehold.client needs httpx: pip install 'leasehold[client]'", name="httpx") from None
 from leasehold.client.views import JobView, NewJob, Page
 
 __all__ = ["AsyncClient", "Client", "JobView", "NewJob", "Page"]

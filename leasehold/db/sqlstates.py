@@ -4,6 +4,7 @@ from typing import Any
 
 import psycopg
 
+from leasehold.db.roles import role_hint
 from leasehold.errors import (
     DatabaseReadOnly,
     DatabaseTrouble,
@@ -40,11 +41,6 @@ _VALUES = ("0A", "21", "22", "23", "54")
 
 _MISSING = {"3F000", "42883", "42P01"}
 """No such schema, function, table: the migration has not run."""
-
-_ROLES = (
-    "grant the login the role for what it does: leasehold_producer enqueues, leasehold_worker runs jobs,"
-    " leasehold_viewer looks (verify, stats, queues), leasehold_operator looks and changes, leasehold_api serves HTTP"
-)
 
 _NO_WRITES = "25006"
 """A standby, or a primary that no longer is one: while it is replaced, worth another try."""
@@ -111,7 +107,7 @@ def _usual(code: str, message: str) -> LeaseholdError | None:
     if code.startswith("22"):
         return InvalidJob(f"PostgreSQL cannot take a value of this call: {message}")
     if code == "42501":
-        return NotPermitted(message, hint=_ROLES)
+        return NotPermitted(message, hint=role_hint(message))
     if code in _MISSING:
         return SchemaMismatch(f"this database has no such Leasehold schema: {message}", hint="run `leasehold migrate`")
     return None

@@ -115,7 +115,7 @@ async def get_job_result(request: Request, caller: Reader, job_id: JobId, wait: 
     if status.status != "COMPLETED":
         reason = status.reason or "unknown"
         raise Problem("job-failed", f"the job is {status.status}: {reason}", jobId=str(job.id), reason=reason)
-    body = f'{{"jobId":"{job.id}","status":"COMPLETED","result":{status.result or "null"}}}'
+    body = f'{{"jobId":"{job.id}","status":"COMPLETED","result":{status.result_text or "null"}}}'
     return Response(body, media_type="application/json", headers={"cache-control": "private, no-cache"})
 
 

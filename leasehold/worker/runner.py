@@ -14,6 +14,7 @@ from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze
 from leasehold.task import Task
+from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_in_time
@@ -157,7 +158,7 @@ class Runner:
         app = self.worker.app
         began = time.monotonic()
         if app.telemetry.heard:
-            app.telemetry.emit("job.started", job=running)
+            app.telemetry.emit("job.started", job=AttemptFacts.of(running))
         enter(running)  # for good: the asyncio task has a context of its own, which ends with it
         outcome: Outcome
         try:
@@ -177,7 +178,8 @@ class Runner:
             if app.hooks.after:
                 await app.hooks.run_after(running, outcome)
             if app.telemetry.heard:
-                app.telemetry.emit("job.finished", job=running, outcome=outcome, seconds=running.job.ran)
+                facts = AttemptFacts.of(running)
+                app.telemetry.emit("job.finished", job=facts, outcome=outcome, seconds=running.job.ran)
         except asyncio.CancelledError:
             pass
         except BaseException:
@@ -234,7 +236,8 @@ class Runner:
             self.room_changed()
             return
         lines.lost(self.worker.id, job, started=True)
-        self.worker.app.telemetry.emit("lease.lost", job=running)
+        if self.worker.app.telemetry.heard:
+            self.worker.app.telemetry.emit("lease.lost", job=AttemptFacts.of(running))
         running.lost = True
         running.lose()
         if running.handle is not None and running.task.options.executor != "thread":

@@ -162,7 +162,9 @@ def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn
         assert words[operator] == f"{operator} has leasehold_operator"
         monkeypatch.setenv("LEASEHOLD_DSN", psycopg.conninfo.make_conninfo(dsn, user=stranger))
         refused = bare("verify")
-        assert (refused.code, "leasehold_viewer looks (verify" in refused.err) == (1, True), refused.err
+        assert (refused.code, "leasehold_viewer and leasehold_api may call verify" in refused.err) == (1, True), (
+            refused.err
+        )
     finally:
         sql("reset session authorization")
         sql("alter schema leasehold owner to current_user")

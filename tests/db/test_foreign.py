@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,8 @@ import asyncpg
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.orm import Session
 
 from leasehold import App, ConfigError, IdempotencyConflict, Intent, InvalidJob, SchemaMismatch, Task
 from leasehold.db.call import Call
@@ -186,6 +188,74 @@ def test_an_atomic_block_of_django_takes_its_jobs_with_it(
             task.using(connection=connections["default"]).enqueue(words="too")
             assert jobs(look, queue) == []
         assert [row["payload"]["words"] for row in jobs(look, queue)] == ["committed", "too"]
+    finally:
+        connections["default"].close()
+
+
+def test_an_app_with_a_current_connection_joins_an_atomic_block_by_itself(look: Look, queue: str, common: str) -> None:
+    configure_django(common)
+    from django.db import connection, connections, transaction  # noqa: PLC0415 (needs the settings)
+
+    connections["default"] = connections.create_connection("default")
+    with App(common, connection=lambda: connection) as app:
+
+        @app.task(kind="SAY", queue=queue)
+        def say(words: str) -> None: ...
+
+        def leave(error: type[Exception]) -> None:
+            with transaction.atomic():
+                say.enqueue(words="rolled back")
+                app.enqueue_many([say.intent(words="rolled back")])
+                say.using(connection=None).enqueue(words="meant to stay")
+                raise error
+
+        try:
+            with pytest.raises(ZeroDivisionError):
+                leave(ZeroDivisionError)
+            say.enqueue(words="at once")
+            assert [row["payload"]["words"] for row in jobs(look, queue)] == ["meant to stay", "at once"]
+        finally:
+            connections["default"].close()
+
+
+def test_a_session_of_sqlalchemy_can_be_the_current_connection_and_none_means_our_own(
+    look: Look, queue: str, common: str
+) -> None:
+    current: ContextVar[Session | None] = ContextVar("current", default=None)
+    engine = create_engine(sqlalchemy_url(common, "psycopg"), poolclass=NullPool)
+    with App(common, connection=current.get) as app:
+
+        @app.task(kind="SAY", queue=queue)
+        def say(words: str) -> None: ...
+
+        say.enqueue(words="without a session")
+        with Session(engine) as session:
+            current.set(session)
+            say.enqueue(words="rolled back")
+            session.rollback()
+            say.enqueue(words="committed")
+            session.commit()
+            current.set(None)
+    assert [row["payload"]["words"] for row in jobs(look, queue)] == ["without a session", "committed"]
+
+
+def test_a_job_enqueued_beside_an_atomic_block_warns_where_it_was_written(
+    task: Task[Any, Any], app: App, common: str
+) -> None:
+    configure_django(common)
+    from django.db import connection, connections, transaction  # noqa: PLC0415 (needs the settings)
+
+    connections["default"] = connections.create_connection("default")
+    try:
+        with transaction.atomic():
+            with pytest.warns(UserWarning, match=r"outside the transaction of this atomic\(\) block") as warned:
+                task.enqueue(words="beside")
+            assert warned[0].filename == __file__
+            with pytest.warns(UserWarning, match="App\\(connection=lambda: django.db.connection\\)"):
+                app.enqueue_many([task.intent(words="beside")])
+            task.using(connection=connection).enqueue(words="inside")  # these do not warn
+            task.using(connection=None).enqueue(words="meant")
+        task.enqueue(words="no block")
     finally:
         connections["default"].close()
 

@@ -6,11 +6,11 @@ from psycopg.errors import InsufficientPrivilege
 
 from tests.security.conftest import ROLES, Login
 
-# Each name stands for itself and its _v1. Written by hand, apart from zz_grants.sql, which it checks.
+# Each name stands for itself and its versions. Written by hand, apart from zz_grants.sql, which it checks.
 MATRIX = {
-    "enqueue": {"producer"},
+    "enqueue": {"producer", "api"},
     "enqueue_many": {"producer", "api"},
-    "enqueue_batch": {"producer"},
+    "enqueue_batch": {"producer", "api"},
     "submit": {"producer", "api"},
     "submit_many": {"producer", "api"},
     "accept_many": {"producer", "api"},
@@ -25,6 +25,7 @@ MATRIX = {
     "renew": {"worker"},
     "owned": {"worker"},
     "complete": {"worker"},
+    "complete_in": {"producer", "worker"},
     "fail": {"worker"},
     "fail_many": {"worker"},
     "release": {"worker"},
@@ -37,7 +38,7 @@ MATRIX = {
     "next_due": {"worker", "operator"},
     "declare_kinds": {"worker", "operator"},
     "declare_tasks": {"worker", "operator"},
-    "cancel": {"operator", "api"},
+    "cancel": {"producer", "operator", "api"},
     "retry": {"operator", "api"},
     "logs": {"operator", "api"},
     "set_limit": {"operator", "api"},
@@ -89,6 +90,8 @@ MATRIX = {
     "schedule_remove": {"operator", "api"},
     "schedule_list": {"operator", "api"},
 }
+SECOND = {"status_v2"}
+"""Later versions, beside the first."""
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
     # of owners
@@ -192,6 +195,7 @@ CALLS = {
     "stop_worker": "'w'",
     "declare_kinds": "'{k}', '{5}'",
     "declare_tasks": "'[]'",
+    "complete_in": f"'w', {NO_ID}, 1, {NO_ID}",
     "cancel": NO_ID,
     "retry": NO_ID,
     "logs": NO_ID,
@@ -236,7 +240,7 @@ IN_SCHEMA = "pronamespace = 'leasehold'::regnamespace"
 
 def test_every_function_is_in_the_matrix(owner: psycopg.Connection) -> None:
     rows = owner.execute(f"select proname from pg_proc where {IN_SCHEMA}").fetchall()
-    granted = MATRIX.keys() | {f"{name}_v1" for name in MATRIX}
+    granted = MATRIX.keys() | {f"{name}_v1" for name in MATRIX} | SECOND
     known = granted | EVERYBODY | HELPERS
     assert sorted({name for (name,) in rows} - known) == [], "give each new function its place in the matrix"
     assert sorted(known - {name for (name,) in rows} - {"uuidv7"}) == [], "these are gone"
@@ -257,7 +261,7 @@ def test_each_role_may_execute_what_the_matrix_says_and_nothing_else(
     query = f"select proname, has_function_privilege(%s, oid, 'execute') from pg_proc where {IN_SCHEMA}"
     found = {name for name, allowed in owner.execute(query, [names[role]]) if allowed}
     mine = {name for name, roles in MATRIX.items() if role in roles}
-    assert found == mine | {f"{name}_v1" for name in mine} | EVERYBODY
+    assert found == mine | {f"{name}_v1" for name in mine} | {n for n in SECOND if n[:-3] in mine} | EVERYBODY
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -314,6 +318,23 @@ def sqlstate_of(connection: psycopg.Connection, statement: str) -> str | None:
     except psycopg.Error as error:
         return error.sqlstate
     return None
+
+
+def test_a_producers_login_enqueues_cancels_and_completes_what_its_worker_has_claimed(login: Login) -> None:
+    with login("producer") as producer, login("worker") as worker:
+        ((unwanted,),) = producer.execute("select leasehold.enqueue('k')").fetchall()
+        assert producer.execute("select leasehold.cancel(%s)", [unwanted]).fetchall() == [(True,)]
+        ((job,),) = producer.execute("select leasehold.enqueue('k')").fetchall()
+        claim = "019a5f2e-7c11-7abc-8def-0123456789ab"
+        [(claimed,)] = worker.execute("select id from leasehold.claim('w', claim_id => %s)", [claim]).fetchall()
+        assert claimed == job
+        call = "select leasehold.complete_in('w', %s, 1, %s::uuid, '1'::jsonb)"
+        assert producer.execute(call, [job, str(job)]).fetchall() == [(False,)]  # whoever does not know the claim
+        assert sqlstate_of(producer, f"select leasehold.complete_in('w', '{job}', 1, null)") == "LH003"
+        assert producer.execute(call, [job, claim]).fetchall() == [(True,)]
+        assert producer.execute("select status, result from leasehold.status(%s)", [job]).fetchall() == [
+            ("COMPLETED", 1)
+        ]
 
 
 def test_a_viewer_sees_every_job_and_nothing_of_what_it_carries(login: Login, owner: psycopg.Connection) -> None:

@@ -10,7 +10,7 @@ import pytest
 from leasehold import App, JobFailed, LeaseLost, NoRetry, Snooze, current_job
 from leasehold.context import MAX_LINES, JobContext
 from leasehold.outcome import Outcome, Success
-from leasehold.telemetry import Event
+from leasehold.telemetry import AttemptFacts, Event
 from tests.worker.conftest import attempts, row, until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -235,4 +235,6 @@ async def test_events_tell_what_happens(app: App) -> None:
     assert names.index("jobs.claimed") < names.index("job.started") < names.index("job.finished")
     finished = next(event for event in events if event.name == "job.finished")
     assert isinstance(finished.fields["outcome"], Success)
+    assert isinstance(finished.fields["job"], AttemptFacts)  # and not what the worker works with
+    assert (finished.fields["job"].kind, finished.fields["job"].attempt) == ("told", 1)
     assert finished.fields["seconds"] >= 0

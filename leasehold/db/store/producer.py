@@ -1,9 +1,10 @@
 """The calls of those who record intents and ask what came of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from leasehold.db.call import Call, Row
@@ -17,7 +18,7 @@ select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) 
   priority => cast(%s as integer), run_at => cast(cast(%s as text) as timestamptz),
   run_after => cast(cast(%s as text) as interval), idempotency_key => cast(%s as text),
   max_attempts => cast(%s as integer), exclusive_key => cast(%s as text), tags => cast(%s as text[]),
-  id => cast(cast(%s as text) as uuid), notify => cast(%s as boolean))
+  strict => cast(%s as boolean), id => cast(cast(%s as text) as uuid), notify => cast(%s as boolean))
 """
 
 # What most jobs need, with fewer values to send: as plain as they are, these calls are counted in microseconds.
@@ -36,7 +37,7 @@ _TEXTS = {
     # The ids are ours: only whether it worked is of interest.
     "enqueue_batch": "select count(*) from {}.enqueue_batch_v1(%s::jsonb, %s::jsonb, %s::uuid[], %s)",
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
-    " run_at, created_at, updated_at, finished_at from {}.status_v1(%s)",
+    " run_at, created_at, updated_at, finished_at, error_class from {}.status_v2(%s)",
     "submit_many": "select error, detail, id, kind, queue"
     " from {}.submit_many_v1(%s::jsonb, %s, %s::text[], %s::text[], %s) order by ord",
     "accept_many": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
@@ -58,7 +59,8 @@ class JobStatus:
     queue: str
     state: str
     status: str
-    result: str | None
+    result_text: str | None
+    """What its task returned, as JSON."""
     reason: str | None
     reason_detail: str | None
     progress: float | None
@@ -67,6 +69,14 @@ class JobStatus:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    error_class: str | None = None
+    """Of a dead job: the class of what its last attempt raised."""
+    decoder: Callable[[str], Any] = field(default=json.loads, repr=False, compare=False)
+
+    @property
+    def result(self) -> Any:
+        """What its task returned; from `Job.refresh` as the type that the task's function is annotated with."""
+        return None if self.result_text is None else self.decoder(self.result_text)
 
 
 class Seen(NamedTuple):

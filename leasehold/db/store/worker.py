@@ -16,8 +16,8 @@ _TEXTS = {
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
     "complete": "select count(*) from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
     "completed": "select c::text from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[]) c",
-    "complete_in": "select * from {}.complete_v1(cast(%s as text), cast(array[cast(%s as text)] as uuid[]),"
-    " array[cast(%s as integer)], cast(array[cast(%s as text)] as jsonb[]), cast(array[cast(%s as text)] as uuid[]))",
+    "complete_in": "select {}.complete_in_v1(cast(%s as text), cast(cast(%s as text) as uuid), cast(%s as integer),"
+    " cast(cast(%s as text) as uuid), cast(cast(%s as text) as jsonb))",
     "fail_many": "select id::text, state from {}.fail_many_v1(%s, %s::jsonb)",
     "release": "select r::text from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[]) r",
     "owned": "select id::text, attempt, claim_id::text from {}.owned_v1(%s)",
@@ -114,8 +114,8 @@ class WorkerCalls(Calls):
 
     def complete_in(self, worker: str, token: Token, result: str | None) -> Call[bool]:
         """Report one success, on any connection: everything goes as text, as in `enqueue`. Whether it counts."""
-        args = (worker, token.id, token.attempt, result, token.claim_id)
-        return Call(self._sql["complete_in"], args, bool, repeatable=True)
+        args = (worker, token.id, token.attempt, token.claim_id, result)
+        return Call(self._sql["complete_in"], args, scalar, repeatable=True)
 
     def fail_many(self, worker: str, failures: str) -> Call[dict[str, str]]:
         """Report attempts that did not succeed; gives the state of each job whose report counts."""

@@ -1,5 +1,5 @@
 -- Record many intents at once, all or none.  nothing -> queued or created, as enqueue does.
--- `jobs` is an array of objects with the argument names of enqueue. Gives the ids in the order of the array;
+-- `jobs` is an array of objects with the argument names of enqueue, without notify. Gives the ids in the order of the array;
 -- a used idempotency key (or a repeated id) gives the job that has it.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, 40001 (a job was pruned meanwhile: repeat).
 
@@ -36,7 +36,7 @@ begin
   cross join lateral jsonb_object_keys(
     case jsonb_typeof(e.job) when 'object' then e.job else '{"(not an object)": 0}' end) k(name)
   where k.name not in ('kind', 'payload', 'queue', 'priority', 'run_at', 'run_after', 'idempotency_key',
-    'max_attempts', 'exclusive_key', 'tags', 'id')
+    'max_attempts', 'exclusive_key', 'tags', 'id', 'strict')
   limit 1;
   if found then
     perform refuse('LH003', 'invalid_argument', format('jobs[%s]: unknown field %L', bad.ord - 1, bad.name),
@@ -62,6 +62,7 @@ declare
   at timestamptz := clock();
   ids uuid[];
   inserted integer;
+  other record;
 begin
   perform check_intents(intents);
   ids := array(select coalesce(i.id, uuidv7()) from intents_of(intents) i order by i.ord);
@@ -93,6 +94,14 @@ begin
           'use another id');
       end if;
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
+    end if;
+    select i.idempotency_key as key, j.id into other
+    from intents_of(intents) i join jobs j on j.idempotency_key = i.idempotency_key
+    where (intents -> (i.ord - 1)::integer ->> 'strict')::boolean and (j.kind <> i.kind or j.payload <> i.payload) limit 1;
+    if found then
+      perform refuse('LH004', 'idempotency_conflict',
+        format('idempotency key %L belongs to job %s with another kind or payload', other.key, other.id),
+        'use another key, or send what was sent first');
     end if;
     perform vouch();
   end if;

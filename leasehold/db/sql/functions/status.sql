@@ -14,6 +14,23 @@ as $$
   from jobs j where j.id = status_v1.job_id
 $$;
 
+-- The same and, of a dead job, the class of what its last attempt raised.
+create or replace function status_v2(job_id uuid)
+returns table (
+  id uuid, kind text, queue text, state job_state, status text, result jsonb, reason text, reason_detail text,
+  progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
+  finished_at timestamptz, error_class text
+) language sql stable
+security definer set search_path from current
+set enable_seqscan = off
+as $$
+  select j.id, j.kind, j.queue, j.state, client_status(j.state, j.reason), j.result, j.reason, j.reason_detail,
+    j.progress, j.progress_note, j.run_at, j.created_at, j.updated_at, j.finished_at,
+    case when j.state = 'dead' then
+      (select a.error_class from attempts a where a.job_id = j.id and a.attempt = j.attempt) end
+  from jobs j where j.id = status_v2.job_id
+$$;
+
 create or replace function status(job_id uuid)
 returns table (
   id uuid, kind text, queue text, state job_state, status text, result jsonb, reason text, reason_detail text,
