@@ -23,7 +23,7 @@ from leasehold.errors import ConfigError, JobUnknown, UnknownKind
 from leasehold.intent import Chunks, Intent
 from leasehold.job import Job
 from leasehold.locate import located
-from leasehold.retry import ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
+from leasehold.retry import USUAL_ATTEMPTS, ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
 from leasehold.schedule import Missed, Overlap
 from leasehold.schedules import ScheduleDecorator, Schedules
 from leasehold.task import AsyncTask, Executor, SyncTask, Task, TaskDecorator
@@ -99,7 +99,7 @@ class App:
         kind: str | None = None,
         queue: str = "default",
         priority: int = 0,
-        max_attempts: int = 5,
+        max_attempts: int = USUAL_ATTEMPTS,
         lease: timedelta | float = 15,
         timeout: timedelta | float | None = None,
         retry: RetryPolicy | RetryFunction | None = None,

@@ -4,6 +4,7 @@
     ├── ConfigError              a setting is missing or makes no sense
     ├── InvalidJob               a job that cannot be recorded as it is
     │   └── InvalidArguments     the arguments do not fit the task's signature
+    │       └── ArgumentsDoNotFit  those of a job that is already recorded
     ├── UnknownKind              no task of that kind is registered
     ├── JobUnknown               no job has that id, no schedule that key
     ├── IllegalTransition        the state machine has no such edge
@@ -58,6 +59,10 @@ class InvalidJob(LeaseholdError, ValueError):
 
 class InvalidArguments(InvalidJob):
     """The arguments do not fit the task's signature."""
+
+
+class ArgumentsDoNotFit(InvalidArguments):
+    """The stored arguments of a job do not fit the task as it is now: a person has to decide, so it is not retried."""
 
 
 class UnknownKind(LeaseholdError, LookupError):

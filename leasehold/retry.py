@@ -10,10 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError
+
+USUAL_ATTEMPTS: Final = 40
+"""How many failures end a job when its task says no number. SQL has the same in usual_attempts()."""
 
 ErrorTypes: TypeAlias = tuple[type[BaseException], ...]
 
@@ -29,18 +32,26 @@ class RetryPolicy(Protocol):
 RetryFunction: TypeAlias = Callable[[int, BaseException], timedelta | float | None]
 
 
+_SPREAD: Final = {"slight": 0.2, "full": 1.0, "none": 0.0}
+"""Over which part of a wait the moments of return are spread."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialBackoff:
-    """Waits that grow by a factor up to a cap, spread out so that failed jobs do not return together."""
+    """Waits that grow by a factor up to a cap, spread out so that failed jobs do not return together.
 
-    base: float = 1.0
+    As it is by itself: 4 s, 8 s, 16 s and so on up to an hour, which with `USUAL_ATTEMPTS` makes a day at least.
+    SQL has the same curve in backoff_seconds().
+    """
+
+    base: float = 4.0
     """Seconds after the first failure."""
     factor: float = 2.0
     """How much longer each further wait is; at least 1."""
-    cap: float = 600.0
+    cap: float = 3600.0
     """No wait is longer than this many seconds."""
-    jitter: Literal["full", "none"] = "full"
-    """`full`: anywhere between zero and the wait; `none`: exactly the wait."""
+    jitter: Literal["slight", "full", "none"] = "slight"
+    """`slight`: in the last fifth of the wait; `full`: anywhere between zero and the wait; `none`: exactly the wait."""
     fatal: ErrorTypes = ()
     """Errors that end the job at once."""
     only: ErrorTypes = ()
@@ -55,8 +66,8 @@ class ExponentialBackoff:
             raise ValueError(f"ExponentialBackoff.cap: {cap} is less than base, {base}; raise the cap")
         if not (math.isfinite(self.factor) and self.factor >= 1):
             raise ValueError(f"ExponentialBackoff.factor: {self.factor!r} must be a finite number from 1 up")
-        if self.jitter not in {"full", "none"}:
-            raise ValueError(f"ExponentialBackoff.jitter: {self.jitter!r}; give 'full' or 'none'")
+        if self.jitter not in _SPREAD:
+            raise ValueError(f"ExponentialBackoff.jitter: {self.jitter!r}; give 'slight', 'full' or 'none'")
         _check_types("ExponentialBackoff", self.fatal, self.only)
 
     def ceiling(self, failures: int) -> float:
@@ -72,7 +83,7 @@ class ExponentialBackoff:
         if _gives_up(error, self.fatal, self.only):
             return None
         ceiling = self.ceiling(failures)
-        return ceiling if self.jitter == "none" else self.random() * ceiling
+        return ceiling * (1 - _SPREAD[self.jitter] * (1 - self.random()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 from leasehold.cron import Rule
 from leasehold.errors import ConfigError
 from leasehold.intent import LARGEST, check_key, check_name, check_number, check_tags
+from leasehold.retry import USUAL_ATTEMPTS
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "exclusive"]
@@ -47,7 +48,7 @@ class Schedule:
     priority: int = 0
     """Higher is more urgent."""
 
-    max_attempts: int = 5
+    max_attempts: int = USUAL_ATTEMPTS
     """How many failures end a job."""
 
     exclusive_key: str | None = None

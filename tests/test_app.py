@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 from leasehold import App, InvalidArguments, InvalidJob, Job, SchemaMismatch, Task
 from leasehold.db.call import Call
 from leasehold.errors import JobUnknown, NotPermitted
+from leasehold.retry import USUAL_ATTEMPTS
 
 Look = psycopg.Connection[dict[str, Any]]
 PID: Call[int] = Call("select pg_backend_pid()", (), lambda rows: rows[0][0], repeatable=True)
@@ -73,7 +74,7 @@ def test_enqueue_records_one_job(task: Task[Any, Any], look: Look, queue: str) -
     [row] = jobs(look, queue)
     assert isinstance(job, Job)
     assert (job.id, job.kind) == (row["id"], "ADD")
-    assert (row["payload"], row["state"], row["max_attempts"]) == ({"n": 1, "to": 2}, "queued", 5)
+    assert (row["payload"], row["state"], row["max_attempts"]) == ({"n": 1, "to": 2}, "queued", USUAL_ATTEMPTS)
     assert job.id.version == 7
 
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from leasehold.durations import MAX_SECONDS, seconds
 from leasehold.errors import ConfigError
-from leasehold.retry import CallablePolicy, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy, as_policy
+from leasehold.retry import (
+    USUAL_ATTEMPTS,
+    CallablePolicy,
+    ExponentialBackoff,
+    FixedDelay,
+    NoRetry,
+    RetryPolicy,
+    as_policy,
+)
 
 ERROR = RuntimeError("boom")
 bases = st.floats(0, 600)
@@ -36,13 +44,24 @@ def test_waits_never_get_shorter_as_failures_grow(base: float, factor: float, fa
 
 def test_the_waits_double_up_to_the_cap_and_never_overflow() -> None:
     policy = ExponentialBackoff(jitter="none")
-    assert [policy.delay(n, ERROR) for n in range(1, 13)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
-    assert policy.delay(10**6, ERROR) == 600
+    assert [policy.delay(n, ERROR) for n in range(1, 13)] == [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]
+    assert policy.delay(10**6, ERROR) == 3600
     assert ExponentialBackoff(base=0).delay(10**6, ERROR) == 0
 
 
+@pytest.mark.parametrize("drawn", [0.0, 0.5, 1.0])
+def test_the_usual_waits_begin_within_5_s_stay_within_an_hour_and_last_a_day(drawn: float) -> None:
+    policy = ExponentialBackoff(random=lambda: drawn)
+    waits = [policy.delay(n, ERROR) or 0.0 for n in range(1, USUAL_ATTEMPTS)]
+    assert 0 < waits[0] <= 5
+    assert max(waits) <= 3600
+    assert sum(waits) >= 86_400
+    # An hour during which every attempt fails: there are more.
+    assert sum(waits[: USUAL_ATTEMPTS // 2]) >= 3600
+
+
 def test_full_jitter_is_uniform() -> None:
-    policy = ExponentialBackoff(base=8, random=random.Random(7).random)
+    policy = ExponentialBackoff(base=8, jitter="full", random=random.Random(7).random)
     drawn = [policy.delay(1, ERROR) or 0.0 for _ in range(20_000)]
     assert statistics.mean(drawn) == pytest.approx(4, rel=0.02)
     tenths = statistics.quantiles(drawn, n=10)
@@ -50,7 +69,8 @@ def test_full_jitter_is_uniform() -> None:
 
 
 def test_the_random_source_decides_and_does_not_count_for_equality() -> None:
-    assert ExponentialBackoff(base=10, random=lambda: 0.25).delay(1, ERROR) == 2.5
+    assert ExponentialBackoff(base=10, jitter="full", random=lambda: 0.25).delay(1, ERROR) == 2.5
+    assert ExponentialBackoff(base=10, random=lambda: 0.25).delay(1, ERROR) == 8.5
     assert ExponentialBackoff(random=lambda: 0.25) == ExponentialBackoff()
 
 
@@ -80,7 +100,7 @@ def test_fixed_and_none() -> None:
         ({"base": -1}, "base: -1"),
         ({"base": float("nan")}, "base: nan"),
         ({"cap": float("inf")}, "cap: inf"),
-        ({"base": 700}, "raise the cap"),
+        ({"base": 7200}, "raise the cap"),
         ({"factor": 0.5}, "factor: 0.5"),
         ({"factor": float("nan")}, "factor: nan"),
         ({"jitter": "half"}, "jitter: 'half'"),

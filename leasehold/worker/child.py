@@ -38,7 +38,7 @@ from leasehold.outcome import Cancel, Outcome, Snooze
 from leasehold.task import Task
 from leasehold.texts import text_of
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.judge import as_error, outcome_of
+from leasehold.worker.judge import arguments_of, as_error, outcome_of
 from leasehold.worker.process import find_task
 from leasehold.worker.wire import HEADER, from_outcome, length_of, pack, unpack
 
@@ -230,7 +230,7 @@ def _attempt(task: Task[..., Any], context: ChildContext, payload: str, memory: 
 
 
 def _call(task: Task[..., Any], payload: str) -> object:
-    arguments = task.arguments.decode(payload)
+    arguments = arguments_of(task, payload)
     if not inspect.iscoroutinefunction(task.function):
         return task.function(**arguments)
     value, error = asyncio.run(_awaited(task, arguments))

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import ArgumentsDoNotFit, InvalidArguments, LeaseholdError
 from leasehold.outcome import Cancel, Cancelled, Error, Failed, Outcome, Retry, Snooze, Snoozed, Success
 from leasehold.task import Task
 from leasehold.texts import MAX_MESSAGE, repr_of, text_of
@@ -24,6 +24,17 @@ def outcome_of(task: Task[..., Any], retry_count: int, value: object) -> Outcome
         return _failure(task, retry_count, as_error(broken))
 
 
+def arguments_of(task: Task[..., Any], payload: str) -> dict[str, Any]:
+    """What to call the function with, or ArgumentsDoNotFit: another attempt would end the same way."""
+    try:
+        return task.arguments.decode(payload)
+    except InvalidArguments as error:
+        raise ArgumentsDoNotFit(
+            f"the job is set aside, its arguments do not fit the task: {error.args[0]}",
+            hint="mend the task and retry the job, or enqueue it anew with other arguments",
+        ) from None
+
+
 def as_error(raised: BaseException) -> Exception:
     """What a task raised, as an error of its job.
 
@@ -40,7 +51,7 @@ def as_error(raised: BaseException) -> Exception:
     return RuntimeError(f"the task raised {repr_of(raised)}").with_traceback(where)
 
 
-def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
+def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome:  # noqa: PLR0911 (a table)
     match value:
         case Snooze():
             return Snoozed(value.after)
@@ -48,6 +59,8 @@ def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
             return Cancelled(text_of(value, MAX_MESSAGE))
         case Retry(after=float() as after):
             return Failed(error=Error.from_exception(value), retry_after=after)
+        case ArgumentsDoNotFit():
+            return Failed(error=Error.from_exception(value), retry_after=None, fatal=True)
         case Exception():
             return _failure(task, retry_count, value)
         case _:

@@ -18,7 +18,7 @@ from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_in_time
-from leasehold.worker.judge import NO_RESULT, as_error, outcome_of
+from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Runner:
             executor = task.options.executor
             if executor == "process":
                 return await self._processes.run(task, job, running)
-            arguments = task.arguments.decode(job.payload)
+            arguments = arguments_of(task, job.payload)
             if executor == "loop":
                 function = task.function if task.options.timeout is None else partial(run_in_time, task)
                 value = await function(**arguments)

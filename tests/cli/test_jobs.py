@@ -14,7 +14,7 @@ def test_list_shows_the_latest_first_and_filters(cli, sql):
     first, second = sql.enqueue("SEND", "mail"), sql.enqueue("REPORT", "reports", priority=3)
     dead = sql.dead("SEND", "bills", error_class="MailServerBusy")
     assert [cells[0] for cells in cli("jobs", "list").cells] == [dead, second, first]
-    assert cli("jobs", "list", "--queue", "mail").cells[0][:5] == [first, "SEND", "mail", "queued", "0/5"]
+    assert cli("jobs", "list", "--queue", "mail").cells[0][:5] == [first, "SEND", "mail", "queued", "0/40"]
     (row,) = cli("jobs", "list", "-s", "dead", "--error", "MailServerBusy").cells
     assert row[3] == "dead"
     assert row[-1] == "fatal, MailServerBusy"

@@ -172,7 +172,7 @@ def test_on_a_terminal_lists_are_tables_and_between_pipes_lines(dsn, sql):
         heading, line, *_ = screen.text.splitlines()
         assert heading.split()[:4] == ["id", "kind", "queue", "state"]
         assert line.startswith(job)
-    assert leasehold("jobs", "list", LEASEHOLD_DSN=dsn).stdout.startswith(f"{job}\tSEND\tmail\tqueued\t0/5\t")
+    assert leasehold("jobs", "list", LEASEHOLD_DSN=dsn).stdout.startswith(f"{job}\tSEND\tmail\tqueued\t0/40\t")
 
 
 def test_completion_knows_the_commands():

@@ -6,6 +6,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from leasehold.retry import USUAL_ATTEMPTS, ExponentialBackoff
+
 DECLARED = ("mail", 7, 3)
 TASK = {"kind": "SEND", "lease_seconds": 30, "queue": "mail", "priority": 7, "max_attempts": 3}
 
@@ -139,3 +141,17 @@ def test_a_submission_may_be_bound_to_queues_and_the_declared_one_is_looked_at(s
     with pytest.raises(psycopg.Error) as refused:
         session.execute('select * from submit_many(\'[{"kind": "SEND", "queues": []}]\', all_or_none => true)')
     assert refused.value.sqlstate == "LH008"
+
+
+def test_sql_and_python_have_the_same_usual_attempts_and_waits(session):
+    [usual] = session.execute("select usual_attempts()").fetchone()
+    assert usual == USUAL_ATTEMPTS
+    policy = ExponentialBackoff(jitter="none")
+    rows = session.execute(
+        "select n, min(backoff_seconds(id, n, 7)), max(backoff_seconds(id, n, 7))"
+        " from generate_series(1, 40) n, (select gen_random_uuid() id from generate_series(1, 300)) j group by n"
+    ).fetchall()
+    for failures, least, most in rows:
+        wait = policy.ceiling(failures)
+        assert 0.8 * wait <= least < 0.82 * wait
+        assert 0.98 * wait < most <= wait

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from leasehold.retry import USUAL_ATTEMPTS
 from tests.sql.conftest import Database, Session
 
 Job = dict[str, Any]
@@ -86,7 +87,7 @@ def test_null_is_the_same_as_missing(shared: Session) -> None:
     (row,) = submit(shared, [{"kind": "k", **dict.fromkeys(names)}])
     assert row.error is None
     job = shared.job(row.id)
-    assert (job["payload"], job["queue"], job["priority"], job["max_attempts"]) == ({}, "default", 0, 5)
+    assert (job["payload"], job["queue"], job["priority"], job["max_attempts"]) == ({}, "default", 0, USUAL_ATTEMPTS)
 
 
 def test_every_field_is_recorded(shared: Session) -> None:

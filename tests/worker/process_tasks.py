@@ -48,6 +48,11 @@ def pid(seconds: float = 0) -> int:
     return os.getpid()
 
 
+@app.task(kind="p.strict", executor="process")
+def strict(n: int) -> int:
+    return n
+
+
 @app.task(kind="p.hasty", executor="process", timeout=0.3)
 def hasty() -> int:
     return os.getpid()

@@ -8,6 +8,8 @@ import psycopg
 import pytest
 
 from leasehold import App, Cancel, FixedDelay, JobCancelled, JobFailed, NoRetry, Retry, Snooze, current_job
+from leasehold.retry import USUAL_ATTEMPTS
+from tests.worker import process_tasks
 from tests.worker.conftest import attempts, row, until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -62,7 +64,8 @@ async def test_the_default_policy_backs_off_within_its_bounds(app: App, sql: Sql
         job = await boom.aenqueue()
         await until(lambda: row(sql, job)["retry_count"] >= 1)
     waiting = row(sql, job)
-    assert timedelta(0) <= waiting["run_at"] - attempts(sql, job)[0]["ended_at"] <= timedelta(seconds=1)
+    assert timedelta(seconds=3) <= waiting["run_at"] - attempts(sql, job)[0]["ended_at"] <= timedelta(seconds=4)
+    assert waiting["max_attempts"] == USUAL_ATTEMPTS
 
 
 async def test_retry_says_when(app: App, sql: Sql) -> None:
@@ -170,16 +173,41 @@ async def test_a_result_that_cannot_be_stored_is_a_failure(app: App, sql: Sql) -
     assert "odd" in attempts(sql, job)[0]["error_message"]
 
 
-async def test_a_payload_that_does_not_fit_the_task_is_a_failure_and_not_a_crash(app: App, sql: Sql) -> None:
-    @app.task(kind="strict", max_attempts=1)
+@pytest.mark.parametrize("executor", ["loop", "process"])
+async def test_arguments_that_no_longer_fit_are_set_aside_for_a_person(app: App, sql: Sql, executor: str) -> None:
+    app.register(process_tasks.strict)
+
+    @app.task(kind="strict")
     async def strict(n: int) -> int:
         return n
 
+    kind = "strict" if executor == "loop" else "p.strict"
     async with working(app):
-        sql.execute("""select enqueue('strict', '{"n": "many"}', max_attempts => 1)""")
-        dead = await until(lambda: sql.execute("select * from jobs where state = 'dead'").fetchone())
-        assert await (await strict.aenqueue(1)).aresult(10) == 1
-    assert "'n'" in dead["reason_detail"]
+        sql.execute("select enqueue(%s, %s)", [kind, '{"n": 1, "colour": "red"}'])
+        dead = await until(lambda: sql.execute("select * from jobs where state = 'dead'").fetchone(), within=60)
+        assert (dead["reason"], dead["attempt"], dead["max_attempts"]) == ("fatal", 1, USUAL_ATTEMPTS)
+        assert "set aside, its arguments do not fit the task" in dead["reason_detail"]
+        assert "unknown argument 'colour'" in dead["reason_detail"]
+        # A person decides: here the job is changed, and has its whole budget again.
+        sql.execute("update jobs set payload = payload - 'colour' where state = 'dead'")
+        sql.execute("select retry(%s)", [dead["id"]])
+        done = await until(lambda: sql.execute("select * from jobs where state = 'success'").fetchone(), within=60)
+    assert (done["result"], done["retry_count"]) == (1, 0)
+
+
+async def test_arguments_that_a_task_gives_to_another_job_are_an_ordinary_failure(app: App, sql: Sql) -> None:
+    @app.task(kind="strict")
+    async def strict(n: int) -> int:
+        return n
+
+    @app.task(kind="caller")
+    async def caller() -> None:
+        await strict.aenqueue("many")  # type: ignore[arg-type]
+
+    async with working(app):
+        job = await caller.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "retry", within=60)
+    assert attempts(sql, job)[0]["error_class"] == "leasehold.errors.InvalidArguments"
 
 
 async def test_a_thread_that_exits_the_program_only_fails_its_job(app: App, sql: Sql) -> None:

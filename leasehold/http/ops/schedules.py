@@ -20,6 +20,7 @@ from leasehold.http.problems import Problem, responses
 from leasehold.http.runtime import Runtime, runtime
 from leasehold.http.schemas import Asked, Key, Moment, Name, Tag, View, When
 from leasehold.intent import LARGEST, MAX_TAGS
+from leasehold.retry import USUAL_ATTEMPTS
 from leasehold.schedule import MAX_JITTER, MAX_MISSED, Missed, Overlap, Schedule
 
 router = APIRouter(tags=["ops"])
@@ -90,7 +91,7 @@ class ScheduleRequest(Asked):
         0, description="Higher is more urgent."
     )
     max_attempts: Annotated[int, Field(ge=1, le=LARGEST), BeforeValidator(_whole)] = Field(
-        5, description="How many failures end a job."
+        USUAL_ATTEMPTS, description="How many failures end a job."
     )
     exclusive_key: Key | None = Field(None, description="At most one job of this key runs at a time.")
     tags: list[Tag] | None = Field(None, max_length=MAX_TAGS, description="For people to find its jobs by.")

@@ -15,9 +15,10 @@ return case state when 'running' then 'RUNNING' when 'success' then 'COMPLETED'
   when 'dead' then case when reason = 'cancelled' then 'CANCELLED' else 'FAILED' end
   else 'PENDING' end;
 
--- How many failures end a job when neither the caller nor its kind's task says a number.
+-- How many failures end a job when neither the caller nor its kind's task says a number. With the waits of
+-- backoff_seconds() between them that is a day at least. Python has the same in leasehold.retry.USUAL_ATTEMPTS.
 create or replace function usual_attempts() returns integer language sql immutable parallel safe
-return 5;
+return 40;
 
 -- Constant message, own SQLSTATE; the detail names the value, the hint the cure.
 create or replace function refuse(sqlstate_code text, message text, detail text, hint text default '')

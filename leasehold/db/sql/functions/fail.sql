@@ -5,11 +5,14 @@
 -- Every one leaves a row in attempts. Guarded, and repeatable, as complete is.
 -- Errors: LH003 invalid_argument.
 
--- Exponential backoff with full jitter, for callers that bring no delay of their own: uniform between 0 and
--- min(600, 2^(failures-1)) seconds. The chance comes from a hash: no volatile function stands in the UPDATE.
+-- Exponential backoff, for callers that bring no delay of their own: 4 s after the first failure, twice as long after
+-- each further one, an hour at most; each wait ends somewhere in its last fifth, so that failed jobs do not return
+-- together. The same curve as leasehold.retry.ExponentialBackoff(). The chance comes from a hash: no volatile function
+-- stands in the UPDATE.
 create or replace function backoff_seconds(id uuid, failures integer, seed bigint) returns double precision
 language sql immutable parallel safe
-return (hashtextextended(id::text, seed) & 1048575) / 1048576.0 * least(600, power(2, least(failures - 1, 20)));
+return (0.8 + 0.2 * (hashtextextended(id::text, seed) & 1048575) / 1048576.0)
+  * least(3600, 4 * power(2, least(failures - 1, 20)));
 
 -- The reports as rows. Stable and plain, so that it is inlined.
 create or replace function failures_of(failures jsonb) returns table (

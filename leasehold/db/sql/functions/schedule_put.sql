@@ -48,10 +48,10 @@ return case
 
 -- The fields of a definition, with what stands for those that are left out.
 create or replace function schedule_defaults() returns jsonb language sql immutable parallel safe
-return '{"kind": null, "queue": "default", "payload": {}, "priority": 0, "max_attempts": 5, "exclusive_key": null,
+return '{"kind": null, "queue": "default", "payload": {}, "priority": 0, "exclusive_key": null,
   "tags": null, "due_argument": null, "every": null, "cron": null, "time_zone": "UTC", "starts_at": null,
   "ends_at": null, "jitter": "0", "missed": "skip", "grace": "300 seconds", "max_missed": 1000, "overlap": "allow",
-  "enabled": true}'::jsonb;
+  "enabled": true}'::jsonb || jsonb_build_object('max_attempts', usual_attempts());
 
 -- A definition as a row, checked.
 create or replace function schedule_of(key text, definition jsonb) returns schedules language plpgsql stable
@@ -155,7 +155,7 @@ create or replace function schedule_put_v1(
   payload jsonb default '{}',
   queue text default 'default',
   priority integer default 0,
-  max_attempts integer default 5,
+  max_attempts integer default null,     -- null: usual_attempts()
   exclusive_key text default null,
   tags text[] default null,
   due_argument text default null,
@@ -196,7 +196,7 @@ end $$;
 
 create or replace function schedule_put(
   key text, kind text, every interval default null, cron text default null, time_zone text default 'UTC',
-  payload jsonb default '{}', queue text default 'default', priority integer default 0, max_attempts integer default 5,
+  payload jsonb default '{}', queue text default 'default', priority integer default 0, max_attempts integer default null,
   exclusive_key text default null, tags text[] default null, due_argument text default null,
   starts_at timestamptz default null, ends_at timestamptz default null, jitter interval default '0',
   missed text default 'skip', grace interval default '5 minutes', max_missed integer default 1000,
