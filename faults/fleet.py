@@ -46,6 +46,10 @@ class Member:
         """Whether it runs, or stands still."""
         return self._process is not None and self._process.poll() is None
 
+    def said(self) -> str:
+        """What it has printed, and those before it in its place."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
     def worked(self, history: Path) -> bool:
         """Whether this process, not its predecessor, has begun a job."""
         return any(history.glob(f"effects-{self.pid}-*"))

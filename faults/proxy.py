@@ -5,12 +5,14 @@ It runs on a thread of its own. Calls are recognised by the SQL function they ca
 
 import asyncio
 import random
+import re
 import socket
 import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict
@@ -23,8 +25,15 @@ PLACES: Final = ("before", "race", "answer", "middle")
 WAYS: Final = ("reset", "close", "hole")
 """How: a reset, an orderly end, or silence first and a reset later."""
 
+STALLS: Final = ("freeze", "mute", "deaf", "slow")
+"""What a line may suffer without being cut: nothing passes, no answer passes, no question does, or all very slowly."""
+
 Knife = Callable[[str], tuple[str, str] | None]
 """Asked for each call by the name of its function; gives place and way, or None to let it pass."""
+
+
+SLOW: Final = 2_000.0
+"""Bytes a second of a line that is stalled by `slow`."""
 
 
 class Cutter:
@@ -57,6 +66,28 @@ class Cutter:
         return sum(count for (name, _), count in self.cuts.items() if name == function)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stall:
+    """What is done to lines whose name matches: to those of a moment only, or also to all that come."""
+
+    how: str
+    pattern: re.Pattern[str]
+    lines: "frozenset[_Line] | None" = None
+    """None: to those that come, too."""
+
+    def strikes(self, line: "_Line", *, answer: bool) -> bool:
+        """Whether what goes this way on the line is held."""
+        if self.how not in ("freeze", "mute" if answer else "deaf"):
+            return False
+        return self.meets(line)
+
+    def meets(self, line: "_Line") -> bool:
+        """Whether it is about this line."""
+        if self.lines is not None and line not in self.lines:
+            return False
+        return self.pattern.search(line.name) is not None
+
+
 class Proxy:
     """Listens on a port of its own and passes on to the server of `dsn`."""
 
@@ -69,6 +100,9 @@ class Proxy:
         """Seconds of silence before the reset of a black hole."""
         self.pace: float | None = None
         """Bytes a second each way, if the line shall be slow."""
+        self.stalls: set[Stall] = set()
+        """What is done to lines by their name, the application_name of who connects."""
+        self.lines: set[_Line] = set()
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -82,6 +116,26 @@ class Proxy:
     def cut_all(self) -> int:
         """Reset every connection there is; gives how many."""
         return int(self._wait(self._cut_all()))
+
+    def stall(self, how: str, pattern: str = "", *, new: bool = False) -> Stall:
+        """Hold up the lines of these names; with `new` also those that are yet to come. `heal` ends it."""
+        matching = re.compile(pattern)
+        there = frozenset(line for line in list(self.lines) if matching.search(line.name))
+        made = Stall(how, matching, None if new else there)
+        self.stalls.add(made)
+        return made
+
+    def heal(self, stall: Stall) -> None:
+        """End it: what was held goes on."""
+        self.stalls.discard(stall)
+
+    def cut(self, how: str, pattern: str = "") -> int:
+        """End these lines: `reset`, `close`, or `half-open`: the server's end is gone and the client hears nothing."""
+        matching = re.compile(pattern)
+        found = [line for line in list(self.lines) if matching.search(line.name)]
+        for line in found:
+            self._loop.call_soon_threadsafe(line.cut, how)
+        return len(found)
 
     def close(self) -> None:
         """End it, with every connection through it."""
@@ -120,11 +174,13 @@ class Proxy:
             return
         line = _Line(self, (reader, writer), there)
         self._open |= {writer, there[1]}
+        self.lines.add(line)
         try:
             with suppress(asyncio.CancelledError):  # by our own end; asyncio would log it
                 await line.run()
         finally:
             self._open -= {writer, there[1]}
+            self.lines.discard(line)
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._host.startswith("/"):
@@ -143,6 +199,9 @@ class _Line:
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
+        self.name = ""
+        """The application_name of the client, when it has said it."""
+        self._abandoned = False
         self._asked: deque[str] = deque()  # for each round that is under way, where its answer is cut
         self._way = "reset"
 
@@ -150,7 +209,7 @@ class _Line:
         halves = [asyncio.create_task(self._questions()), asyncio.create_task(self._answers())]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
-            if self._way == "hole":
+            if self._way == "hole" or self._abandoned:
                 await asyncio.sleep(self._proxy.hole)
         finally:
             for half in halves:
@@ -163,11 +222,23 @@ class _Line:
                 else:
                     _reset(end)
 
+    def cut(self, how: str) -> None:
+        """End it."""
+        if how == "half-open":
+            self._abandoned = True
+            _reset(self._to_server)
+        elif how == "close":
+            self._way = "close"
+            self._to_client.close()
+        else:
+            _reset(self._to_client)
+
     async def _questions(self) -> None:
         questions = Questions()
         while data := await self._from_client.read(65_536):
             greeting, rounds = questions.feed(data)
             if greeting:
+                self.name = self.name or _application(greeting)
                 await self._pass(self._to_server, greeting)
             for asked in rounds:
                 await self._ask(asked)
@@ -205,10 +276,21 @@ class _Line:
                 await self._pass(self._to_client, rest)
 
     async def _pass(self, to: asyncio.StreamWriter, data: bytes) -> None:
-        if self._proxy.pace is not None:
-            await asyncio.sleep(len(data) / self._proxy.pace)
+        answer = to is self._to_client
+        while any(stall.strikes(self, answer=answer) for stall in self._proxy.stalls):  # noqa: ASYNC110 (another thread)
+            await asyncio.sleep(0.02)
+        slow = any(stall.how == "slow" and stall.meets(self) for stall in self._proxy.stalls)
+        pace = SLOW if slow else self._proxy.pace
+        if pace is not None:
+            await asyncio.sleep(len(data) / pace)
         to.write(data)
         await to.drain()
+
+
+def _application(greeting: bytes) -> str:
+    """The application_name in the message that starts a session."""
+    parts = greeting[8:].split(b"\0")
+    return dict(zip(parts[::2], parts[1::2], strict=False)).get(b"application_name", b"").decode("utf-8", "replace")
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -61,7 +61,7 @@ def poison(run: Run) -> None:
     for found in halving(said, 50, lambda part: speak(world, part)):
         table.add(found, run.folder)
     run.check(not (why := world.charged()), why)
-    run.settle(within=60)
+    world.settle()
     table.close(run)
 
 

@@ -130,7 +130,7 @@ class Producers:
         self._world.rows("select resume(queue) from queues")
         self._world.rows("select drop_limit(scope, name) from limits")
         self._world.rows("select schedule_remove(key) from schedules")
-        self._world.rows("delete from tokens")
+        self._world.rows("delete from tokens where name <> 'matrix'")
 
     def look(self, job: str) -> str:
         """Whether the job can be looked at; else what went wrong."""
@@ -241,7 +241,10 @@ class Producers:
 
     def _ask(self, method: str, path: str, body: bytes | None = None, headers: Any = None) -> tuple[int, str]:
         request = urllib.request.Request(  # noqa: S310 (our own server)
-            self._world.api.url + path, body, {"Content-Type": "application/json", **(headers or {})}, method=method
+            self._world.api.url + path,
+            body,
+            {"Content-Type": "application/json", "Authorization": f"Bearer {self._world.token}", **(headers or {})},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 (our own server)

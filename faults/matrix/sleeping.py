@@ -185,7 +185,7 @@ def sleeping(run: Run) -> None:
     world.let_go()
     run.check(not (why := world.ended(sorted(world.innocents), within=60)), why)
     run.check(not (why := world.charged()), why)
-    run.settle(within=60)
+    world.settle()
     table.close(run)
 
 
@@ -297,7 +297,7 @@ def clear(world: World, things: dict[str, Any]) -> None:
     if "ghost" in things:
         world.rows("select complete(%s, array[%s::uuid], array[1])", things["owner"], things["ghost"])
     if "token" in things:  # as long as there is one the API wants one
-        world.rows("delete from tokens")
+        world.rows("delete from tokens where name <> 'matrix'")
     if "paused" in things:
         world.rows("select resume(%s)", things["paused"])
 

@@ -1,5 +1,6 @@
 """What the cells of a matrix share: one PostgreSQL, real workers, an API server, innocents, and hands for what they do."""
 
+import functools
 import json
 import threading
 import time
@@ -14,6 +15,7 @@ from psycopg.rows import dict_row
 
 from faults.fleet import Member
 from faults.run import Run
+from leasehold.tokens import SCOPES, make_token
 
 APP: Final = "faults.matrix.tasks:app"
 BOUND: Final = 20.0
@@ -64,6 +66,13 @@ class World:
         self.api = self.run.fleet.server(name, dsn or self.server.dsn).start().ready()
         return self.api
 
+    @functools.cached_property
+    def token(self) -> str:
+        """For the API: with one it is the same to it whether a cell makes others."""
+        made = make_token(uuid4())
+        self.rows("select create_token(%s, 'matrix', %s, %s)", made.id, made.hash(), list(SCOPES))
+        return made.reveal()
+
     # -- asking
 
     def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
@@ -112,13 +121,13 @@ class World:
         self.innocents.add(job)
         return job
 
-    def post(self, kind: str = "quick", *, key: str | None = None, within: float = BOUND) -> str:
+    def post(self, kind: str = "quick", *, key: str | None = None, url: str = "", within: float = BOUND) -> str:
         """One job over HTTP, an innocent unless it has a given key; raises what the server or the network says."""
         chosen, key = key, key or str(uuid4())
         call = self.run.log.invoke("enqueue", key=key, kind=kind)
         request = urllib.request.Request(  # noqa: S310 (our own server)
-            f"{self.api.url}/jobs", json.dumps({"jobType": kind, "payload": {}}).encode(), method="POST",
-            headers={"Content-Type": "application/json", "Idempotency-Key": key},
+            f"{url or self.api.url}/jobs", json.dumps({"jobType": kind, "payload": {}}).encode(), method="POST",
+            headers={"Content-Type": "application/json", "Idempotency-Key": key, "Authorization": f"Bearer {self.token}"},
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=within) as answer:  # noqa: S310 (our own server)
             job = str(json.load(answer)["jobId"])
@@ -151,6 +160,13 @@ class World:
         if self.rows("select id from claim(%s, queues => %s, count => 1, claim_id => %s)", owner, [owner], uuid4()):
             self.rows("update jobs set lease_expires_at = clock() - interval '1 ms' where id = %s::uuid", job)
         return job
+
+    def settle(self) -> None:
+        """Wait until every job has ended. What was submitted and never answered is nobody's: it is cancelled."""
+        self.rows("select cancel(id) from jobs where state = 'created' and not accepted")
+        self.run.settle(within=60)
+        left = self.rows("select distinct kind, state::text from jobs where state not in ('success', 'dead')")
+        self.run.check(not left, f"left: {left[:5]}")
 
     # -- waiting
 
