@@ -17,6 +17,7 @@ from faults.matrix import says
 from faults.matrix.corpus import Raw
 from faults.matrix.world import World
 from leasehold.cli.app import main
+from leasehold.db.pool import Database
 from leasehold.errors import LeaseholdError
 
 FIELDS: Final = (
@@ -94,7 +95,8 @@ class Producers:
         self._world = world
         self._connection = world.connect()
         self._queue = "poison"
-        os.environ["LEASEHOLD_DSN"] = world.server.dsn
+        os.environ["LEASEHOLD_DSN"] = world.server.dsn  # for commands
+        says.app._database = Database(world.server.dsn, schema="leasehold")  # noqa: SLF001 (it was made without one)
         self._withdraw: list[str] = []
 
     def close(self) -> None:
@@ -172,7 +174,6 @@ class Producers:
         job = None
         if "%(job)s" in query:
             queue = str(uuid4())
-            self._world.rows("select enqueue('eat', queue => %s, max_attempts => 1)", f"{queue}")
             self._world.rows("select declare_kinds(array['victim'], array[600]::double precision[])")
             job = self._world.enqueue("victim", queue=queue)
             self._world.rows(
