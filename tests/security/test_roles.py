@@ -133,8 +133,8 @@ SEQUENCES = {"events_seq_seq", "unpark_later_seq_seq"}
 # What may enter.
 HELPERS |= {
     "check_key", "check_lanes", "early_jobs", "endless_leases", "error_of", "is_readable", "json_problem",
-    "key_problem", "result_problem", "shortened", "tags_problem", "tidy_progress", "times_problem",
-    "unaccepted_jobs",
+    "key_limits", "key_problem", "limits_gone", "lock_limits", "result_problem", "shortened", "tags_problem",
+    "tidy_progress", "times_problem", "unaccepted_jobs",
 }  # fmt: skip
 """Nobody's."""
 

@@ -178,9 +178,98 @@ def test_a_limit_waits_for_the_claims_that_do_not_know_of_it(db, session):
         with claimer.transaction():
             assert len(claimed(claimer, count=4)) == 4
             setting = pool.submit(set_limit, setter, "queue", "q", 5)
-            db.until_blocked(session, [setter.info.backend_pid])
+            db.until(lambda: waits(session, setter), "the limit waits for the claim")
+            assert not setting.done()
         setting.result()
     assert len(claimed(session)) == 1
+
+
+def waits(session, setter) -> bool:
+    query = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+    return session.value(query, setter.info.backend_pid) is True
+
+
+def test_while_a_limit_waits_for_an_open_claim_other_claims_go_on(db, session):
+    fill(db, session)
+    db.insert(session, 5, queue="'other'", kind="'k'")
+    claimer, setter = db.connect(), db.connect()
+    session.execute("set statement_timeout = '5s'")
+    with ThreadPoolExecutor(1) as pool:
+        with claimer.transaction():
+            assert len(claimed(claimer, count=4, queues=["q"])) == 4
+            setting = pool.submit(set_limit, setter, "queue", "q", 5)
+            db.until(lambda: waits(session, setter), "the limit waits for the claim")
+            for _ in range(5):
+                assert len(claimed(session, count=1, worker="v", queues=["other"])) == 1
+            assert not setting.done()
+        setting.result()
+
+
+def test_changing_a_limit_waits_only_for_the_claims_under_it(db, session):
+    fill(db, session)
+    db.insert(session, 5, queue="'other'", kind="'k'")
+    set_limit(session, "queue", "q", 1)
+    session.execute("set statement_timeout = '5s'")
+    claimer = db.connect()
+    with claimer.transaction():
+        assert len(claimed(claimer, count=1, queues=["other"])) == 1
+        set_limit(session, "queue", "q", 2)
+    assert len(claimed(session, queues=["q"])) == 2
+
+
+def test_a_limit_that_was_lowered_while_a_claim_waited_for_it_holds(db, session):
+    """The claim has read the limit before it waits; what counts is what stands there when it has the lock."""
+    fill(db, session)
+    set_limit(session, "queue", "q", 5)
+    setter, claimer = db.connect(), db.connect()
+    with ThreadPoolExecutor(1) as pool:
+        with setter.transaction():
+            set_limit(setter, "queue", "q", 2)
+            claiming = pool.submit(claimed, claimer)
+            db.until_blocked(session, [claimer.info.backend_pid])
+        assert len(claiming.result()) == 2
+
+
+def test_limits_of_others_cost_neither_a_claim_nor_a_report(db, session):
+    """Only the limits of the jobs at hand are looked at, and none of five thousand others is counted."""
+    fill(db, session, exclusive_key="'k' || n")
+    session.execute(
+        "insert into limits (scope, name, max_running, ends_before, updated_at)"
+        " select 'queue', 'other' || n, 1, null, clock() from generate_series(1, 2000) n union all"
+        " select 'kind', 'other' || n, 1, null, clock() from generate_series(1, 2000) n union all"
+        " select 'key', 'other' || n || '/', 1, 'other' || n || '0', clock() from generate_series(1, 2000) n"
+    )
+    session.execute("analyze limits")
+    counting = "select coalesce(sum(calls), 0)::int from pg_stat_xact_user_functions where funcname = 'running_under'"
+    session.execute("set track_functions = 'all'")
+    with session.transaction():
+        ids = claimed(session, count=5)
+        complete(session, *ids)
+        assert session.value(counting) == 0
+    assert len(ids) == 5
+
+
+def test_dropping_a_limit_with_many_parked_jobs_is_short_and_upkeep_puts_them_back(db, session):
+    set_limit(session, "key", "t/", 1)
+    db.insert(session, 3000, exclusive_key="'t/' || n", parked="true", parked_under="'t/'")
+    assert session.one("drop_limit", scope="key", name="t/")
+    assert session.value("select count(*) from jobs where not parked") == 1000
+    rounds = session.rows("upkeep", max=1000)
+    while rounds[-1].next_due == 0:
+        rounds += session.rows("upkeep", max=1000)
+        assert len(rounds) < 10
+    assert session.value("select count(*) from jobs where parked") == 0
+    db.assert_consistent(session)
+
+
+def test_dropping_a_limit_waits_for_no_claim_elsewhere(db, session):
+    fill(db, session)
+    set_limit(session, "queue", "elsewhere", 1)
+    session.execute("set statement_timeout = '5s'")
+    claimer = db.connect()
+    with claimer.transaction():
+        assert claimed(claimer, count=2)
+        assert session.one("drop_limit", scope="queue", name="elsewhere")
 
 
 def locks_of(session, pid) -> list:

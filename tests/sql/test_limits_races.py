@@ -183,8 +183,8 @@ def test_the_history_catches_the_naive_version_that_locks_and_counts_in_one_stat
     session.mutate("admit_lanes", LOCK, "")
     session.mutate(
         "admit_lanes",
-        "from unnest(applying) a) a);\n    lanes",
-        "from (select l.* from limits l where l.scope = 'global' for no key update) a) a);\n    lanes",
+        "from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name) a);\n    lanes",
+        "from (select l.* from limits l where l.scope = 'global' for no key update) l) a);\n    lanes",
     )
     work(db, ids)
     assert most_live(session, "global", "") > 7

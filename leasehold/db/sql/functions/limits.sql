@@ -102,10 +102,11 @@ begin
     return '{}';
   end if;
   return array(
-    select l from limits l
-    where l.scope = 'global' or exists (
-      select from jsonb_to_recordset(lanes) e(queue text, kind text)
-      where l.scope = 'queue' and l.name = e.queue or l.scope = 'kind' and l.name = e.kind)
+    select l from (
+      select 'global' as scope, '' as name
+      union select 'queue', e.queue from jsonb_to_recordset(lanes) e(queue text)
+      union select 'kind', e.kind from jsonb_to_recordset(lanes) e(kind text)) a
+    join limits l on l.scope = a.scope and l.name = a.name
     order by l.scope, l.name);
 end $$;
 
@@ -128,9 +129,7 @@ begin
         order by -j.priority, j.id limit least(wanted, 100)) j
       where j.exclusive_key is not null);
   end if;
-  names := array(
-    select l.name from limits l
-    where l.scope = 'key' and exists (select from unnest(keys) k where starts_with(k, l.name)));
+  names := array(select distinct l.name from key_limits(keys) l);
   if wait then
     perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update;
   else
@@ -174,12 +173,13 @@ begin
     perform lock_key_limits(lanes, wanted, keys, wait);
   end if;
   if cardinality(applying) > 0 then
-    -- A statement of its own, which sees what the previous holders of the locks have committed.
+    -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits
+    -- themselves.
     rooms := (
       select jsonb_object_agg(a.name, a.room) from (
-        select a.scope || ' ' || a.name as name,
-          case when a.scope || ' ' || a.name = any(held) then room_under(a) else 0 end as room
-        from unnest(applying) a) a);
+        select l.scope || ' ' || l.name as name,
+          case when l.scope || ' ' || l.name = any(held) then room_under(l) else 0 end as room
+        from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name) a);
     lanes := lanes_with_room(lanes, rooms);
     room := least(wanted, (rooms ->> 'global ')::integer);
     if cardinality(held) < cardinality(applying) then
@@ -201,7 +201,8 @@ as $$
   where coalesce(least((rooms ->> 'global ')::integer, q.room, k.room), 1) > 0
 $$;
 
--- These jobs have ended. Say so where a limit was exhausted until now: those who found it so are waiting.
+-- These jobs have ended. Say so where a limit was exhausted until now: those who found it so are waiting. Only the limits
+-- of these jobs are looked up, however many there are.
 create or replace function announce_room(ended uuid[]) returns void language plpgsql
 as $$
 begin
@@ -209,13 +210,14 @@ begin
     return;
   end if;
   perform announce(array(
+    with ended_here as materialized (select j.queue, j.kind from jobs j where j.id = any(ended)),
+    counted as materialized (
+      select 'global' as scope, '' as name, count(*) as jobs from ended_here
+      union all select 'queue', e.queue, count(*) from ended_here e group by e.queue
+      union all select 'kind', e.kind, count(*) from ended_here e group by e.kind)
     select distinct case l.scope when 'queue' then l.name else '' end
-    from limits l
-    cross join lateral (
-      select count(*) as jobs from jobs j
-      where j.id = any(ended) and case l.scope when 'global' then true when 'queue' then j.queue = l.name
-        else j.kind = l.name end) e
-    where l.scope <> 'key' and e.jobs > 0 and l.max_running > 0 and l.max_running - running_under(l) <= e.jobs));
+    from counted e join limits l on l.scope = e.scope and l.name = e.name
+    where l.max_running > 0 and l.max_running - running_under(l) <= e.jobs));
 end $$;
 
 create or replace function check_limit(scope text, name text) returns void language plpgsql
@@ -240,6 +242,29 @@ exception when others then
   perform refuse('LH003', 'invalid_argument', format('key prefix %L', name), 'end the prefix with another character');
 end $$;
 
+-- Lock the table of limits against claims, for as long as the transaction lasts. Those under way do not know of a limit
+-- that is new, so they must have ended; but who comes meanwhile must not wait behind us for the one that does not end. So
+-- the lock is only ever tried, and after ten seconds given up with 55P03.
+create or replace function lock_limits() returns void language plpgsql
+as $$
+declare
+  deadline constant timestamptz := clock_timestamp() + interval '10 seconds';
+begin
+  loop
+    begin
+      lock table limits in exclusive mode nowait;
+      return;
+    exception when lock_not_available then
+      if clock_timestamp() > deadline then
+        raise lock_not_available using message = 'limits_in_use',
+          detail = 'a transaction that claims jobs has been open for ten seconds',
+          hint = 'end it, or repeat the call later; holders() names it';
+      end if;
+    end;
+    perform pg_sleep(0.02);
+  end loop;
+end $$;
+
 -- Limit what runs, or change the limit. What runs already goes on.
 create or replace function set_limit_v1(scope text, name text, max_running integer) returns void language plpgsql
 security definer set search_path from current
@@ -248,20 +273,28 @@ as $$
 #variable_conflict use_column
 declare
   l limits;
+  at timestamptz := clock();
 begin
   perform check_limit(set_limit_v1.scope, set_limit_v1.name);
   if set_limit_v1.max_running is null or set_limit_v1.max_running < 0 then
     perform refuse('LH003', 'invalid_argument', format('max_running %s', coalesce(set_limit_v1.max_running::text, 'null')),
       'max_running is 0 or more');
   end if;
-  lock table limits in exclusive mode;
-  insert into limits as t (scope, name, max_running, ends_before, updated_at)
-  values (set_limit_v1.scope, set_limit_v1.name, set_limit_v1.max_running,
-    case set_limit_v1.scope when 'key' then prefix_end(set_limit_v1.name) end, clock())
-  on conflict (scope, name) do update set max_running = excluded.max_running, updated_at = excluded.updated_at
+  -- A limit that is there is known to claims: they lock its row, then read it.
+  update limits t set max_running = set_limit_v1.max_running, updated_at = at
+  where t.scope = set_limit_v1.scope and t.name = set_limit_v1.name
   returning * into l;
+  if not found then
+    perform lock_limits();
+    at := clock();
+    insert into limits as t (scope, name, max_running, ends_before, updated_at)
+    values (set_limit_v1.scope, set_limit_v1.name, set_limit_v1.max_running,
+      case set_limit_v1.scope when 'key' then prefix_end(set_limit_v1.name) end, at)
+    on conflict (scope, name) do update set max_running = excluded.max_running, updated_at = excluded.updated_at
+    returning * into l;
+  end if;
   if l.scope = 'key' and l.max_running > 0 then
-    perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)));
+    perform unpark_under(l.name, least(1000, greatest(1, l.max_running - running_under(l))));
   end if;
   perform announce(array['']);
 end $$;
@@ -270,7 +303,8 @@ create or replace function set_limit(scope text, name text, max_running integer)
 security definer set search_path from current
 as $$ select set_limit_v1(scope, name, max_running) $$;
 
--- Take a limit away. False: there was none.
+-- Take a limit away. False: there was none. Claims hold its row while they park jobs under it, so no table lock is needed;
+-- of many parked jobs upkeep puts back the rest, a thousand at a time.
 create or replace function drop_limit_v1(scope text, name text) returns boolean language plpgsql
 security definer set search_path from current
 set lock_timeout = '10s'
@@ -278,13 +312,12 @@ as $$
 #variable_conflict use_column
 begin
   perform check_limit(drop_limit_v1.scope, drop_limit_v1.name);
-  lock table limits in exclusive mode;
   delete from limits l where l.scope = drop_limit_v1.scope and l.name = drop_limit_v1.name;
   if not found then
     return false;
   end if;
   if drop_limit_v1.scope = 'key' then
-    perform unpark_under(drop_limit_v1.name, 2147483647);
+    perform unpark_under(drop_limit_v1.name, 1000);
   end if;
   perform announce(array['']);
   return true;

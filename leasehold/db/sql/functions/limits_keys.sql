@@ -3,6 +3,20 @@
 -- the prefix puts the best ones back; a claimer parks only behind a job that it runs itself, or the lock of whose key it
 -- has (exclusive.sql says why), so that this end comes after the parking. sweep finds what a broken-off transaction may have left behind.
 
+-- The key limits that bear upon these keys. Names of few lengths, as nearly always, are looked up one by one: what it costs
+-- hardly depends on how many limits there are.
+create or replace function key_limits(keys text[]) returns table (key text, name text) language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+  return query
+    with lengths as materialized (select distinct char_length(l.name) as length from limits l where l.scope = 'key')
+    select k.key, l.name
+    from (select distinct unnest(keys) collate "C" as key) k cross join lengths n
+    join limits l on l.scope = 'key' and l.name = left(k.key, n.length)
+    where k.key is not null;
+end $$;
+
 -- Of the locked `candidates`, of which `won` have their keys, those that the key limits admit; the others are parked.
 -- `taken` are what the same claim took before, and `rooms` what was left then of the limits that it has locked: nobody
 -- else can have taken of it since. Jobs are locked by now, so a limit that admit_lanes has not locked is taken if it is
@@ -20,7 +34,8 @@ begin
   select jsonb_object_agg(t.name, t.jobs) into demands
   from (
     select l.name, count(*) filter (where j.id = any(won)) as jobs
-    from jobs j join limits l on l.scope = 'key' and starts_with(j.exclusive_key, l.name)
+    from jobs j join key_limits(array(select c.exclusive_key from jobs c where c.id = any(candidates))) l
+      on l.key = j.exclusive_key
     where j.id = any(candidates) and j.exclusive_key is not null group by l.name) t;
   touched := demands is not null;
   if not touched then
@@ -69,6 +84,10 @@ language plpgsql
 as $$
 declare
   job record;
+  names_of constant jsonb := (
+    select jsonb_object_agg(t.key, t.names) from (
+      select l.key, jsonb_agg(l.name order by l.name) as names
+      from key_limits(array(select j.exclusive_key from jobs j where j.id = any(won))) l group by l.key) t);
   full_name text;
   refused_ids uuid[] := '{}';
   refused_under text[] := '{}';
@@ -76,8 +95,7 @@ begin
   passed := false;
   admitted := array(select j.id from jobs j where j.id = any(won) and j.exclusive_key is null);
   for job in
-    select j.id, array(
-      select l.name from limits l where l.scope = 'key' and starts_with(j.exclusive_key, l.name) order by l.name) as names
+    select j.id, array(select jsonb_array_elements_text(names_of -> j.exclusive_key)) as names
     from jobs j where j.id = any(won) and j.exclusive_key is not null order by -j.priority, j.id
   loop
     if not rooms ?& job.names then
@@ -173,7 +191,7 @@ as $$
 begin
   perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)))
   from limits l
-  where l.scope = 'key' and l.max_running > 0 and exists (select from unnest(keys) k where starts_with(k, l.name));
+  where l.scope = 'key' and l.max_running > 0 and l.name = any(array(select k.name from key_limits(keys) k));
 end $$;
 
 -- Put back what is parked although there is room, or although its limit is gone. Nothing should be.
@@ -190,11 +208,27 @@ begin
     exit when under is null;
     select * into l from limits where scope = 'key' and name = under;
     if not found then
-      perform unpark_under(under, 2147483647);
+      perform unpark_under(under, 1000);
     elsif running_under(l) < l.max_running then
-      perform unpark_under(under, l.max_running - running_under(l));
+      perform unpark_under(under, least(1000, l.max_running - running_under(l)));
     end if;
   end loop;
+end $$;
+
+-- Whether jobs are parked under a limit that is gone. One probe for each limit that has parked jobs.
+create or replace function limits_gone() returns boolean language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+begin
+  return (
+    with recursive under(name) as (
+      select min(j.parked_under) from jobs j where j.exclusive_key is not null and j.parked and j.parked_under is not null
+      union all
+      select (select min(j.parked_under) from jobs j
+        where j.exclusive_key is not null and j.parked and j.parked_under is not null and j.parked_under > u.name)
+      from under u where u.name is not null)
+    select coalesce(bool_or(l.name is null), false)
+    from under u left join limits l on l.scope = 'key' and l.name = u.name where u.name is not null);
 end $$;
 
 -- Where jobs are parked under limits, sweep what has expired among the jobs with keys: a claim would not come across a
