@@ -15,6 +15,7 @@
     │   └── ScheduleDisabled     ... somebody has switched it off
     ├── LeaseLost                the job is no longer this attempt's to write
     ├── NotPermitted             the database role may not do that
+    │   └── TokenTooStrong       ... a token may not make a stronger one
     ├── ResultTimeout            the job did not finish in time (also a TimeoutError)
     ├── JobFailed                the job is dead
     │   └── JobCancelled         ... because somebody cancelled it
@@ -105,6 +106,10 @@ class LeaseLost(LeaseholdError):
 
 class NotPermitted(LeaseholdError):
     """The database role may not do that."""
+
+
+class TokenTooStrong(NotPermitted):
+    """A token may not make one that allows more than itself."""
 
 
 class ResultTimeout(LeaseholdError, TimeoutError):

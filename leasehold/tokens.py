@@ -16,8 +16,23 @@ from uuid import UUID
 PREFIX: Final = "lh"
 """What every token begins with: scanners of published code look for such marks."""
 
-SCOPES: Final = ("submit", "read", "operate")
-"""What a token may allow: record jobs; see them; see what they carry, and change what happens to them."""
+SCOPES: Final = ("submit", "status", "read", "operate")
+"""What a token may allow: record jobs, and cancel its namespace's own; see the status of these; look around, at all
+jobs and at what runs them; see what jobs carry, and change what happens to them."""
+
+SEPARATOR: Final = "\x1f"
+"""Around the namespace in a stored idempotency key. No client's key may begin with it."""
+
+
+def stored_key(namespace: str, key: str) -> str:
+    """A key of a namespace as it is stored, apart from equal keys of others."""
+    return f"{SEPARATOR}{namespace}{SEPARATOR}{key}"
+
+
+def shown_key(key: str | None) -> str | None:
+    """A stored key as its client gave it."""
+    return key.split(SEPARATOR, 2)[-1] if key is not None and key.startswith(SEPARATOR) else key
+
 
 _SHAPE: Final = re.compile(r"lh_([A-Za-z0-9_-]{22})_([A-Za-z0-9_-]{43})", re.ASCII)
 
@@ -45,6 +60,12 @@ class TokenText:
 def make_token(id: UUID) -> TokenText:  # noqa: A002 (the SQL argument's name)
     """A token with a new secret."""
     return TokenText(id, secrets.token_bytes(32))
+
+
+def derived_token(maker: TokenText, key: str) -> TokenText:
+    """The token that a maker's idempotency key stands for: the same each time, and a secret to all but the maker."""
+    made = [hmac.digest(maker.secret, f"{what} {key}".encode(), "sha256") for what in ("id", "secret")]
+    return TokenText(UUID(bytes=made[0][:16], version=5), made[1])
 
 
 def parse_token(text: str) -> TokenText | None:

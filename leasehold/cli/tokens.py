@@ -23,11 +23,16 @@ def create(
     *,
     scope: Annotated[
         list[str],
-        typer.Option("--scope", "-s", help="submit, read or operate; may be given several times.", show_default=False),
+        typer.Option(
+            "--scope", "-s", help="submit, status, read or operate; may be given several times.", show_default=False
+        ),
     ],
     queue: Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only this queue; several times.")] = None,
     kind: Annotated[list[str] | None, typer.Option("--kind", "-k", help="Only this kind; several times.")] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="At most so many requests a second.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", help="Whose jobs are its own; the name when left out.")
+    ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", help="When it ends: 12h, 30d, or a time such as 2030-01-31T12:00:00Z.")
     ] = None,
@@ -50,6 +55,7 @@ def create(
                 kinds=kind or None,
                 rate=rate,
                 expires_at=expires_at,
+                namespace=namespace,
             )
         )
     if as_json:
@@ -67,9 +73,9 @@ def list_(*, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) ->
     if as_json:
         print_json([_as_json(token) for token in tokens])
         return
-    show_table(("id", "name", "scopes", "for", "state"), map(_line, tokens))
+    show_table(("id", "name", "scopes", "for", "state", "namespace"), map(_line, tokens))
     if not tokens:
-        say("there are no tokens; make one: leasehold tokens create NAME --scope submit --scope read")
+        say("there are no tokens; make one: leasehold tokens create NAME --scope submit --scope status")
 
 
 @commands.command("revoke")
@@ -80,7 +86,7 @@ def revoke(
     schema: Schema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a token be good for nothing any more. Servers know it within seconds."""
+    """Let a token, and all that it made, be good for nothing any more. Servers know it within seconds."""
     try:
         wanted = UUID(token_id)
     except ValueError:
@@ -127,10 +133,13 @@ def _as_json(token: TokenView) -> dict[str, Any]:
         "expires_at": token.expires_at and token.expires_at.isoformat(),
         "revoked_at": token.revoked_at and token.revoked_at.isoformat(),
         "live": token.live,
+        "namespace": token.namespace,
+        "created_by": token.created_by and str(token.created_by),
     }
 
 
 def _line(token: TokenView) -> tuple[str, ...]:
     state = "live" if token.live else "revoked" if token.revoked_at else "expired"
     restrictions = [f"queue {name}" for name in token.queues or ()] + [f"kind {name}" for name in token.kinds or ()]
-    return (str(token.id), token.name, ",".join(token.scopes), ", ".join(restrictions) or "everything", state)
+    whom = ", ".join(restrictions) or "everything"
+    return (str(token.id), token.name, ",".join(token.scopes), whom, state, token.namespace or "")

@@ -19,6 +19,7 @@ from leasehold.errors import (
     ScheduleLocked,
     ScheduleNotDue,
     SchemaMismatch,
+    TokenTooStrong,
 )
 
 _OURS: dict[str, type[LeaseholdError]] = {
@@ -30,6 +31,7 @@ _OURS: dict[str, type[LeaseholdError]] = {
     "LH006": ScheduleNotDue,
     "LH007": ScheduleDisabled,
     "LH008": NotPermitted,
+    "LH009": TokenTooStrong,
 }
 
 _AWAY = ("08", "57P", "53", "58", "25P03", "25P04")

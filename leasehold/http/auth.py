@@ -16,7 +16,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from leasehold.db.pool import Database
-from leasehold.db.store import StoredToken
+from leasehold.db.store import Seen, StoredToken
 from leasehold.http.body import header
 from leasehold.http.problems import Problem
 from leasehold.http.settings import ApiSettings
@@ -37,6 +37,26 @@ class Caller:
     """The only kinds; None: all."""
     token: UUID | None = None
     """None: no token was needed."""
+    namespace: str | None = None
+    """Whose jobs are the caller's own."""
+
+    @property
+    def restricted(self) -> bool:
+        """Whether this is for some queues or kinds only."""
+        return self.queues is not None or self.kinds is not None
+
+    @property
+    def key_namespace(self) -> str | None:
+        """What keeps the caller's idempotency keys apart from those of others; None: nothing does."""
+        return self.namespace if self.restricted else None
+
+    def may_see(self, job: Seen, *scopes: str) -> bool:
+        """Whether the job is the caller's business: with one of the scopes any of its queues and kinds, else only its
+        namespace's own.
+        """
+        return self.may(queue=job.queue, kind=job.kind) and (
+            job.origin == self.namespace or not self.scopes.isdisjoint(scopes)
+        )
 
     def may(self, *, queue: str, kind: str) -> bool:
         """Whether jobs of this queue and kind are the caller's business."""
@@ -169,23 +189,29 @@ class Gate:
         self._known: OrderedDict[UUID | None, _Remembered] = OrderedDict()
         self._buckets: OrderedDict[UUID, _Bucket] = OrderedDict()
 
-    async def admit(self, scope: Scope, *scopes: str) -> Caller:
-        """The caller of this request, who has one of the scopes."""
+    async def admit(self, scope: Scope, *scopes: str, session: bool = False) -> Caller:
+        """The caller of this request, who has one of the scopes. `session`: by a browser's token, and no other."""
         mode = self._settings.tokens
         if mode is False or (mode == "auto" and not await self._any_token()):
             if mode == "auto":
                 check_host(scope)
             check_origin(scope, self._settings.origins)
             return ANYBODY
-        token = _token_of(header(scope, b"authorization"))
+        token = token_of(header(scope, b"authorization"))
         stored: StoredToken | None = await self._recall(token.id) if token is not None else None
         # One answer for all of these: it tells nobody which tokens exist.
         if token is None or stored is None or not token.fits(stored.secret_hash) or not stored.live:
             raise _unauthorized()
+        if stored.session is not session:
+            raise _unauthorized()
         self._ration(stored)
         if stored.scopes.isdisjoint(scopes):
             raise Problem("forbidden", f"this needs a token with the scope {' or '.join(scopes)}")
-        return Caller(stored.name, stored.scopes, stored.queues, stored.kinds, stored.id)
+        return Caller(stored.name, stored.scopes, stored.queues, stored.kinds, stored.id, stored.namespace)
+
+    def forget(self, token: UUID) -> None:
+        """Ask the database when this token comes next: it was revoked here."""
+        self._known.pop(token, None)
 
     async def check(self, caller: Caller) -> None:
         """Refuse a caller, admitted some time ago, whose token is no longer good."""
@@ -231,7 +257,8 @@ def _unauthorized() -> Problem:
     return Problem("unauthorized", "send a valid token", headers={"www-authenticate": 'Bearer realm="leasehold"'})
 
 
-def _token_of(value: bytes | None) -> TokenText | None:
+def token_of(value: bytes | None) -> TokenText | None:
+    """The token in an Authorization header, if there is one."""
     if value is None or value[:7].lower() != b"bearer ":
         return None
     return parse_token(value[7:].decode("latin-1").strip())

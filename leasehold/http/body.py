@@ -1,8 +1,9 @@
 """Reading a request's body: so many bytes, within so much time, JSON, and nothing but what was asked for."""
 
 import asyncio
+import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -11,6 +12,7 @@ from starlette.types import Scope
 from leasehold.http.parsing import checked_text, parse
 from leasehold.http.problems import Problem, invalid
 from leasehold.http.settings import ApiSettings
+from leasehold.intent import MAX_KEY_BYTES
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,6 +24,17 @@ _LONGEST_NAME = 200
 
 _JSON = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
 
+KEY_HEADER: Final[dict[str, Any]] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Names this request: sent twice, it is done once.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+}
+"""In the API's description."""
+
+_fits_header: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
+
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of a name."""
@@ -29,6 +42,16 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return value  # type: ignore[no-any-return]
     return None
+
+
+def header_key(request: Request) -> str | None:
+    """The idempotency key in the header, if there is one."""
+    value = header(request.scope, b"idempotency-key")
+    if value is None:
+        return None
+    if len(value) > MAX_KEY_BYTES or not _fits_header(value):
+        raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
+    return value.decode("ascii")
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:

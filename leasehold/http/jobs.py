@@ -37,8 +37,11 @@ Wait = Annotated[
     int,
     Query(ge=0, le=60, description="Seconds to wait for the job to finish; the answer comes as soon as it has."),
 ]
-Reader = Annotated[Caller, Depends(Need("read"))]
+Reader = Annotated[Caller, Depends(Need("status", "read"))]
+"""With `status` it sees its namespace's own jobs, with `read` all of its queues and kinds."""
+
 Canceller = Annotated[Caller, Depends(Need("submit", "operate"))]
+"""With `submit` it cancels its namespace's own jobs, with `operate` all of its queues and kinds."""
 
 _EVENT_SCHEMA = {
     "type": "object",
@@ -156,19 +159,21 @@ async def watch_job(
     },
 )
 async def cancel_job(request: Request, caller: Canceller, job_id: JobId) -> Response:
-    """Stop a job for good."""
+    """Cancel a job: the caller's own with the scope submit, any with operate."""
     parts = await runtime(request)
-    job = await seen(parts, caller, job_id)
+    job = await seen(parts, caller, job_id, "operate")
     if not await parts.database.arun(parts.database.store.cancel(job.id)):
         raise Problem("already-finished", "the job has ended otherwise", jobId=str(job.id))
-    return Response(view_of(await seen(parts, caller, job_id)), media_type="application/json")
+    return Response(view_of(await seen(parts, caller, job_id, "operate")), media_type="application/json")
 
 
-async def seen(parts: Runtime, caller: Caller, job_id: str) -> Seen:
-    """The job as it is now, if there is one and the caller may see it."""
+async def seen(parts: Runtime, caller: Caller, job_id: str, wider: str = "read") -> Seen:
+    """The job as it is now, if there is one and it is the caller's business; with the scope `wider` it need not be its
+    namespace's own.
+    """
     job = await parts.watcher.look(UUID(job_id)) if _UUID.fullmatch(job_id) else None
-    # A job's queue and kind never change, so what was visible stays so.
-    if job is None or not caller.may(queue=job.queue, kind=job.kind):
+    # A job's queue, kind and origin never change, so what was visible stays so.
+    if job is None or not caller.may_see(job, wider):
         raise Problem("not-found", "no such job")
     return job
 

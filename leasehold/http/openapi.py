@@ -15,7 +15,7 @@ _SCHEME: Final = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "lh_<id>_<secret>",
-    "description": "Made by `leasehold tokens create`. Scopes: submit, read, operate.",
+    "description": "Made by `leasehold tokens create`. Scopes: submit, status, read, operate.",
 }
 _ALWAYS: Final = ("malformed-http", "head-too-large", "internal")
 _WITH_DATABASE: Final = ("database-unavailable", "schema-mismatch")

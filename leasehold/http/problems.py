@@ -18,6 +18,7 @@ from leasehold.errors import (
     JobUnknown,
     LeaseholdError,
     SchemaMismatch,
+    TokenTooStrong,
 )
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -150,6 +151,8 @@ def problem_of(error: LeaseholdError) -> Problem:  # noqa: PLR0911 (a table)
         case SchemaMismatch():
             logger.error("%s", error)
             return Problem("schema-mismatch", "run `leasehold migrate`", retry_after=10)
+        case TokenTooStrong():
+            return Problem("forbidden", error.args[0])
         case JobUnknown():
             return Problem("not-found", "no such job")
         case IdempotencyConflict():

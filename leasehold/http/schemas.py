@@ -167,16 +167,21 @@ class Submission:
         return (self.queues is None or job.queue in self.queues) and (self.kinds is None or job.kind in self.kinds)
 
 
-def element_of(request: JobRequest, key: str, payload: str, queues: frozenset[str] | None = None) -> str:
+def element_of(
+    request: JobRequest, key: str, payload: str, queues: frozenset[str] | None = None, origin: str | None = None
+) -> str:
     """The request as an element of submit_many's array. `payload` is JSON text and stays as it is.
 
     `queues`: those that the job may wait in. If the request names none, the database looks whether the kind's is one.
+    `origin`: the namespace whose own the job is.
     """
     parts = [f'"kind":{_quoted(request.job_type)},"idempotency_key":{_quoted(key)}']
     if request.queue is not None:
         parts.append(f'"queue":{_quoted(request.queue)}')
     elif queues is not None:
         parts.append(f'"queues":{json.dumps(sorted(queues))}')
+    if origin is not None:
+        parts.append(f'"origin":{_quoted(origin)}')
     if request.priority is not None:
         parts.append(f'"priority":{request.priority}')
     if request.max_attempts is not None:

@@ -1,6 +1,5 @@
 """POST /jobs and POST /jobs/batch: intents are recorded, nothing is run."""
 
-import re
 from typing import Any
 
 from fastapi import APIRouter
@@ -10,12 +9,14 @@ from starlette.requests import Request
 from leasehold.errors import IdempotencyConflict, InvalidJob, NotPermitted
 from leasehold.http.answers import Answer, SwiftRoute
 from leasehold.http.auth import Caller
-from leasehold.http.body import errors_of, header, read_body
+from leasehold.http.body import KEY_HEADER, errors_of, header_key, read_body
 from leasehold.http.parsing import Member, checked_text, expect_end, parse_items, parse_members
 from leasehold.http.problems import Problem, invalid, responses
 from leasehold.http.runtime import runtime
 from leasehold.http.schemas import BatchView, JobRequest, JobView, Submission, element_of, view_of
 from leasehold.http.submitter import not_allowed
+from leasehold.intent import MAX_KEY_BYTES
+from leasehold.tokens import SEPARATOR, stored_key
 
 router = APIRouter(tags=["jobs"])
 
@@ -24,14 +25,6 @@ EXAMPLE: dict[str, Any] = {
     "payload": {"to": "user@example.com", "subject": "Welcome"},
     "idempotencyKey": "req_550e8400-e29b-41d4-a716-446655440000",
 }
-_KEY_HEADER = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "Names this request: at most one job per key, ever. May stand in the body instead.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-}
-_fits_header = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 _MAY_GO_WRONG = (
     "malformed-json", "key-conflict", "slow-body", "idempotency-conflict", "body-too-large", "unsupported-media-type",
     "invalid-request", "outcome-unknown", "overloaded",
@@ -51,7 +44,7 @@ async def submit_job(request: Request) -> Answer:
     text = checked_text(body, most=settings.body_bytes)
     members, end = parse_members(text)
     expect_end(text, end)
-    job = await parts.submitter.submit(_submission(text, members, _header_key(request), caller))
+    job = await parts.submitter.submit(_submission(text, members, header_key(request), caller))
     location = f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode()
     return Answer(202, view_of(job), (b"location", location))
 
@@ -108,23 +101,25 @@ def _submission(
         if key is not None and key != header_key:
             raise Problem("key-conflict", "the Idempotency-Key header and idempotencyKey differ: send one of them")
         key = header_key
-    if key is None:
+    if key is None or key[:1] == SEPARATOR:
+        if key is not None:
+            raise invalid((f"{prefix}idempotencyKey", "begins with a control character"))
         raise invalid((f"{prefix}idempotencyKey", "needed, here or as the header Idempotency-Key"))
     if not caller.may_submit(queue=request.queue, kind=request.job_type):
         raise Problem("forbidden", "this token is not good for that queue or jobType")
     payload = members.get("payload")
     exact = "{}" if payload is None else text[payload.begin : payload.end]
-    element = element_of(request, key, exact, caller.queues)
+    return submission_of(request, key, exact, caller, prefix)
+
+
+def submission_of(request: JobRequest, key: str, payload: str, caller: Caller, prefix: str = "") -> Submission:
+    """A request of this caller, ready for the database: its job is of the caller's namespace, and so may its key be."""
+    kept = key if caller.key_namespace is None else stored_key(caller.key_namespace, key)
+    if (beyond := len(kept.encode()) - MAX_KEY_BYTES) > 0:
+        most = len(key.encode()) - beyond
+        raise invalid((f"{prefix}idempotencyKey", f"longer than {most} bytes, which this token may use"))
+    element = element_of(request, kept, payload, caller.queues, caller.namespace)
     return Submission(request.job_type, request.queue, key, element, caller.queues, caller.kinds)
-
-
-def _header_key(request: Request) -> str | None:
-    value = header(request.scope, b"idempotency-key")
-    if value is None:
-        return None
-    if len(value) > 500 or not _fits_header(value):
-        raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
-    return value.decode("ascii")
 
 
 def _job_schema() -> dict[str, Any]:
@@ -144,7 +139,7 @@ router.routes.append(
         "/jobs", submit_job, methods=["POST"], status_code=202, response_model=JobView, operation_id="submitJob",
         summary="Submit a job", tags=["jobs"],
         responses={202: {"description": "Recorded, now or before.", "headers": _ACCEPTED}, **responses(*_MAY_GO_WRONG)},
-        openapi_extra={"parameters": [_KEY_HEADER], **_body(_job_schema(), EXAMPLE), "x-scopes": ["submit"]},
+        openapi_extra={"parameters": [KEY_HEADER], **_body(_job_schema(), EXAMPLE), "x-scopes": ["submit"]},
     )
 )  # fmt: skip
 router.routes.append(

@@ -1,12 +1,15 @@
 """Who looks at the dashboard, and whether a request really is theirs.
 
-A token becomes a cookie that scripts cannot read and other sites cannot send. Writes come from our own pages only: the
-browser says where a request comes from, and the page has to know a value that other sites cannot read.
+A token is exchanged for a session, which is good for the dashboard only and ends with signing out, with the token, or
+after a week. It is kept in a cookie that scripts cannot read and other sites cannot send. Writes come from our own
+pages only: the browser says where a request comes from, and the page has to know a value that other sites cannot read.
 """
 
 import secrets
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,11 +19,16 @@ from leasehold.http.auth import Caller, netloc
 from leasehold.http.body import header
 from leasehold.http.problems import Problem
 from leasehold.http.runtime import Runtime
+from leasehold.tokens import make_token
 
-TOKEN_COOKIE: Final = "leasehold_token"  # noqa: S105 (its name)
+LOOKING: Final = ("read", "operate")
+"""The scopes that open the dashboard."""
+
+SESSION_COOKIE: Final = "leasehold_session"
 CSRF_COOKIE: Final = "leasehold_csrf"
 CSRF_HEADER: Final = b"x-leasehold-csrf"
-_MONTH: Final = 30 * 24 * 3600
+SESSION: Final = timedelta(days=7)
+"""How long a browser stays signed in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +53,7 @@ class Visitor:
     @property
     def restricted(self) -> bool:
         """Whether this is for some queues or kinds only."""
-        return self.caller.queues is not None or self.caller.kinds is not None
+        return self.caller.restricted
 
     @property
     def signed_in(self) -> bool:
@@ -56,15 +64,44 @@ class Visitor:
 async def admit(request: Request, parts: Runtime) -> Visitor:
     """The visitor, or a Problem."""
     jar = request.cookies
-    token = jar.get(TOKEN_COOKIE, "")
-    caller = await parts.gate.admit(_with_token(request.scope, token), "read", "operate")
+    caller = await _admit(request, parts, jar.get(SESSION_COOKIE, ""), session=True)
     read_only = parts.settings.dashboard == "read-only"
     return Visitor(caller=caller, read_only=read_only, csrf=jar.get(CSRF_COOKIE) or secrets.token_urlsafe(24))
 
 
-async def admit_token(request: Request, parts: Runtime, token: str) -> Caller:
-    """Whose token this is, or a Problem."""
-    return await parts.gate.admit(_with_token(request.scope, token), "read", "operate")
+async def open_session(request: Request, parts: Runtime, token: str) -> tuple[Caller, str]:
+    """The holder of an API token and the text of a new session, or a Problem."""
+    caller = await _admit(request, parts, token, session=False)
+    made = make_token(UUID((await parts.database.anew_ids(1))[0]))
+    call = parts.database.store.create_token(
+        made.id,
+        caller.name,
+        made.hash(),
+        scopes=sorted(caller.scopes & set(LOOKING)),
+        queues=None if caller.queues is None else sorted(caller.queues),
+        kinds=None if caller.kinds is None else sorted(caller.kinds),
+        expires_at=datetime.now(UTC) + SESSION,
+        created_by=caller.token,
+        session=True,
+    )
+    if caller.token is not None:  # else no token is needed, and nothing could end with it
+        await parts.database.arun(call)
+    return caller, made.reveal()
+
+
+async def end_session(request: Request, parts: Runtime) -> None:
+    """Sign out: the session is good for nothing any more, wherever its cookie may be."""
+    try:
+        caller = await _admit(request, parts, request.cookies.get(SESSION_COOKIE, ""), session=True)
+    except Problem:
+        return  # it has ended already, or there is none
+    if caller.token is not None:
+        await parts.database.arun(parts.database.store.revoke_token(caller.token))
+        parts.gate.forget(caller.token)
+
+
+async def _admit(request: Request, parts: Runtime, token: str, *, session: bool) -> Caller:
+    return await parts.gate.admit(_with_token(request.scope, token), *LOOKING, session=session)
 
 
 def _with_token(scope: Scope, token: str) -> Scope:
@@ -113,14 +150,15 @@ def keep_csrf(request: Request, response: Response, visitor: Visitor) -> None:
         _set(request, response, CSRF_COOKIE, visitor.csrf, None)
 
 
-def keep_token(request: Request, response: Response, token: str) -> None:
-    """Sign in."""
-    _set(request, response, TOKEN_COOKIE, token, _MONTH)
+def keep_session(request: Request, response: Response, session: str) -> None:
+    """Let the browser keep it."""
+    _set(request, response, SESSION_COOKIE, session, round(SESSION.total_seconds()))
 
 
-def drop_token(request: Request, response: Response) -> None:
-    """Sign out."""
-    _set(request, response, TOKEN_COOKIE, "", 0)
+def drop_session(request: Request, response: Response) -> None:
+    """Let the browser forget it, and the API's token, which releases before kept in a cookie."""
+    for name in (SESSION_COOKIE, "leasehold_token"):
+        _set(request, response, name, "", 0)
 
 
 def _set(request: Request, response: Response, name: str, value: str, age: int | None) -> None:

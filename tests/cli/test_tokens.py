@@ -40,7 +40,7 @@ def test_create_prints_the_token_alone_and_keeps_only_its_hash(dsn):
     assert "not shown again" in made.stderr
 
     shown = leasehold("list", "--dsn", dsn)
-    assert shown.stdout == f"{token.id}\tann\tread,submit\tqueue mail\tlive\n"
+    assert shown.stdout == f"{token.id}\tann\tread,submit\tqueue mail\tlive\tann\n"
     assert secret not in shown.stdout + shown.stderr
 
 
@@ -76,7 +76,7 @@ def test_revoking_an_unknown_token_is_a_negative_result(dsn):
 @pytest.mark.parametrize(
     ("arguments", "named", "cure"),
     [
-        (["create", "ann", "--scope", "admin"], "'admin'", "submit, read, operate"),
+        (["create", "ann", "--scope", "admin"], "'admin'", "submit, status, read, operate"),
         (["create", "ann", "-s", "read", "--expires", "soon"], "'soon'", "30d"),
         (["create", "ann", "-s", "read", "--expires", "-1d"], "'-1d'", "never be good"),
         (["create", "ann", "-s", "read", "--expires", "2030-01-31T12:00:00"], "no time zone", "12:00:00Z"),

@@ -34,6 +34,13 @@ def ours(site: Site) -> dict[str, str]:
     return {"origin": site.url, "sec-fetch-site": "same-origin", **CSRF}
 
 
+def session_of(site: Site, token: str) -> str:
+    """What a browser keeps that signed in with this token."""
+    answer = httpx.post(f"{site.url}/dashboard/sign-in", json={"token": token}, headers=ours(site), timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.cookies["leasehold_session"]
+
+
 def test_every_answer_carries_the_policy(http: httpx.Client, world: World) -> None:
     style = re.search(r'href="/dashboard(/static/[^"]*main.css)"', http.get("/").text)
     assert style is not None
@@ -130,7 +137,7 @@ def test_a_form_of_another_site_cannot_be_dressed_as_json(site: Site, http: http
 @pytest.mark.parametrize("path", sorted(ACTIONS))
 def test_whoever_may_only_look_is_refused_every_action(reading: tuple[Site, str], path: str) -> None:
     site, token = reading
-    headers = ours(site) | {"cookie": f"leasehold_csrf=abc; leasehold_token={token}"}
+    headers = ours(site) | {"cookie": f"leasehold_csrf=abc; leasehold_session={session_of(site, token)}"}
     answer = httpx.post(f"{site.url}/dashboard{path}", json={}, headers=headers, timeout=60)
     assert answer.status_code == 403, answer.text
     assert "scope operate" in answer.json()["message"]
@@ -153,7 +160,7 @@ def test_without_a_token_there_is_only_the_sign_in_page(reading: tuple[Site, str
         for path in ("/", "/jobs", "/system"):
             assert http.get(path).headers["location"] == "/dashboard/sign-in"
         assert http.get("/live", headers={"sec-fetch-dest": "empty"}).status_code == 401
-        assert http.get("/", headers={"cookie": f"leasehold_token={token}x"}).status_code == 303
+        assert http.get("/", headers={"cookie": f"leasehold_session={token}x"}).status_code == 303
         assert http.post("/sign-in", json={"token": token}).status_code == 403
         answer = http.post("/sign-in", json={"token": token}, headers=ours(site))
         assert answer.status_code == 200
@@ -169,14 +176,15 @@ def test_without_a_token_there_is_only_the_sign_in_page(reading: tuple[Site, str
 def test_a_submit_token_opens_nothing(reading: tuple[Site, str]) -> None:
     site, _ = reading
     token = token_for(site.dsn, "submit")
-    assert httpx.get(f"{site.url}/dashboard/", headers={"cookie": f"leasehold_token={token}"}).status_code == 403
+    refused = httpx.post(f"{site.url}/dashboard/sign-in", json={"token": token}, headers=ours(site), timeout=60)
+    assert refused.status_code == 403
 
 
 def test_a_token_for_some_queues_sees_and_touches_nothing_else(token_home: str) -> None:
     with connect(token_home) as sql, serving(token_home) as site:
         world = made(sql)
         token = token_for(token_home, "operate", queues=["mail"])
-        cookie = f"leasehold_csrf=abc; leasehold_token={token}"
+        cookie = f"leasehold_csrf=abc; leasehold_session={session_of(site, token)}"
         with httpx.Client(
             base_url=f"{site.url}/dashboard", timeout=60, headers=ours(site) | {"cookie": cookie}
         ) as http:

@@ -218,8 +218,9 @@ def test_a_token_is_asked_for_kept_out_of_reach_and_forgotten(token_home: str, o
         page.keyboard.press("Enter")
         page.wait_for_url(site.page("/"))
         ready(page)
-        [cookie] = [one for one in page.context.cookies() if one["name"] == "leasehold_token"]
+        [cookie] = [one for one in page.context.cookies() if one["name"] == "leasehold_session"]
         assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/dashboard")
+        assert token not in cookie["value"]
         assert token not in page.content()
         assert token not in page.evaluate("document.cookie")
         page.get_by_role("button", name="Sign out").click()

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from leasehold.db.call import Call, Row
 from leasehold.db.store.calls import Calls
+from leasehold.tokens import shown_key
 
 _JOB = (
     "id, kind, queue, state, status, priority, attempt, retry_count, max_attempts, exclusive_key, tags, parked,"
@@ -259,7 +260,12 @@ def _detail(rows: Sequence[Row]) -> JobDetail | None:
         return None
     *job, idempotency_key, reason_detail, payload, result, attempts = rows[0]
     return JobDetail(
-        JobRow(*job), idempotency_key, reason_detail, payload, result, [_attempt(attempt) for attempt in attempts]
+        JobRow(*job),
+        shown_key(idempotency_key),
+        reason_detail,
+        payload,
+        result,
+        [_attempt(attempt) for attempt in attempts],
     )
 
 

@@ -43,7 +43,7 @@ _TEXTS = {
     "accept_many": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
     " updated_at, finished_at from {}.accept_many_v1(%s::uuid[], %s)",
     "statuses": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
-    " updated_at, finished_at from {}.statuses_v1(%s::uuid[])",
+    " updated_at, finished_at, origin from {}.statuses_v2(%s::uuid[])",
     # Alone in its transaction, and lost with a crash of the server like any hint: it need not wait for the disk.
     "hint": "select {}.hint_v1(%s::text[]) from pg_catalog.set_config('synchronous_commit', 'off', true)",
     "clock": "select cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)",
@@ -94,6 +94,8 @@ class Seen(NamedTuple):
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    origin: str | None = None
+    """The namespace that it was submitted in; not known of what was just accepted."""
 
 
 class Submitted(NamedTuple):

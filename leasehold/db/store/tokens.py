@@ -3,19 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from leasehold.db.call import Call, Row
-from leasehold.db.store.calls import Calls, nothing, scalar
+from leasehold.db.store.calls import Calls, scalar
 
 _TEXTS = {
-    "create_token": "select {}.create_token_v1(%s, %s, %s, %s::text[], %s::text[], %s::text[], %s, %s)",
-    "token": "select id, name, secret_hash, scopes, queues, kinds, rate, expires_at, live from {}.token_v1(%s)",
+    "create_token": "select made_namespace, made_rate, made_expires_at from {}.create_token_v2("
+    "%s, %s, %s, %s::text[], %s::text[], %s::text[], %s, %s, %s, %s, %s)",
+    "token": "select id, name, secret_hash, scopes, queues, kinds, rate, expires_at, live, namespace, session"
+    " from {}.token_v2(%s)",
     "revoke_token": "select {}.revoke_token_v1(%s)",
     "tokens_exist": "select {}.tokens_exist_v1()",
-    "tokens": "select id, name, scopes, queues, kinds, rate, created_at, expires_at, revoked_at, live"
-    " from {}.token_overview order by created_at desc, id limit %s",
+    "tokens": "select id, name, scopes, queues, kinds, rate, created_at, expires_at, revoked_at, live, namespace,"
+    " created_by, session from {}.token_list_v1(%s, %s, %s)",
 }
+
+
+class MadeToken(NamedTuple):
+    """What a new token got where nothing was said."""
+
+    namespace: str | None
+    rate: float | None
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,10 @@ class StoredToken:
     expires_at: datetime | None
     live: bool
     """Neither revoked nor expired when the database was asked."""
+    namespace: str | None
+    """Whose jobs are its own; None: from before there were namespaces."""
+    session: bool
+    """A browser's, for the dashboard only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,9 @@ class TokenView:
     expires_at: datetime | None
     revoked_at: datetime | None
     live: bool
+    namespace: str | None
+    created_by: UUID | None
+    session: bool
 
 
 class TokenCalls(Calls):
@@ -69,10 +87,14 @@ class TokenCalls(Calls):
         kinds: Sequence[str] | None = None,
         rate: float | None = None,
         expires_at: datetime | None = None,
-    ) -> Call[None]:
-        """Make a token known. None for queues or kinds: all of them."""
+        namespace: str | None = None,
+        created_by: UUID | None = None,
+        session: bool = False,
+    ) -> Call[MadeToken]:
+        """Make a token known. None for queues or kinds: all of them; for the namespace: the name."""
         args = (id, name, secret_hash, list(scopes), _listed(queues), _listed(kinds), rate, expires_at)
-        return Call(self._sql["create_token"], args, nothing, repeatable=True)
+        more = (namespace, created_by, session)
+        return Call(self._sql["create_token"], args + more, lambda rows: MadeToken(*rows[0]), repeatable=True)
 
     def token(self, id: UUID) -> Call[StoredToken | None]:  # noqa: A002 (the SQL argument's name)
         """What an API server has to know of a token; None if there is none."""
@@ -86,9 +108,10 @@ class TokenCalls(Calls):
         """Whether any token is live."""
         return Call(self._sql["tokens_exist"], (), scalar, repeatable=True)
 
-    def tokens(self, count: int = 1000) -> Call[list[TokenView]]:
-        """The latest tokens, revoked and expired ones included."""
-        return Call(self._sql["tokens"], (count,), lambda rows: [_view(row) for row in rows], repeatable=True)
+    def tokens(self, count: int = 1000, after: UUID | None = None, *, sessions: bool = False) -> Call[list[TokenView]]:
+        """The latest tokens, revoked and expired ones included; those behind `after`, the last one of a page."""
+        args = (after, count, sessions)
+        return Call(self._sql["tokens"], args, lambda rows: [_view(row) for row in rows], repeatable=True)
 
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
@@ -98,7 +121,7 @@ def _listed(names: Sequence[str] | None) -> list[str] | None:
 def _stored(rows: Sequence[Row]) -> StoredToken | None:
     if not rows:
         return None
-    id, name, secret_hash, scopes, queues, kinds, rate, expires_at, live = rows[0]  # noqa: A001
+    id, name, secret_hash, scopes, queues, kinds, rate, expires_at, live, namespace, session = rows[0]  # noqa: A001
     return StoredToken(
         id=id,
         name=name,
@@ -109,6 +132,8 @@ def _stored(rows: Sequence[Row]) -> StoredToken | None:
         rate=rate,
         expires_at=expires_at,
         live=live,
+        namespace=namespace,
+        session=session,
     )
 
 

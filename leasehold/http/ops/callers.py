@@ -49,7 +49,7 @@ def narrowed(caller: Caller) -> dict[str, Any]:
 
 def check_unrestricted(caller: Caller, what: str) -> None:
     """Refuse a token that is for some queues or kinds only."""
-    if caller.queues is not None or caller.kinds is not None:
+    if caller.restricted:
         raise Problem("forbidden", f"{what} needs a token for all queues and kinds")
 
 

@@ -9,12 +9,18 @@ from leasehold.db.store import AttemptRow, JobRow
 from leasehold.http.schemas import Asked, JobStatusName, Key, Moment, Name, Tag, View, When
 
 State = Literal["created", "queued", "running", "success", "retry", "dead"]
-Scope = Literal["submit", "read", "operate"]
+Scope = Literal["submit", "status", "read", "operate"]
 
 
 def _no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains the character NUL")
+    return text
+
+
+def _no_control(text: str) -> str:
+    if any(character < " " for character in text):
+        raise ValueError("contains a control character")
     return text
 
 
@@ -28,6 +34,9 @@ _NO_NUL = {"pattern": "^[^\\x00]*$"}
 Words = Annotated[str, Field(max_length=1000, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
 """What a person has to say about something."""
 
+
+Namespace = Annotated[Name, Field(json_schema_extra={"pattern": "^[^\\x00-\\x1f]+$"}), AfterValidator(_no_control)]
+"""Whose jobs are whose."""
 
 ErrorClass = Annotated[str, Field(max_length=500, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
 
@@ -315,12 +324,13 @@ class TokenRequest(Asked):
 
     model_config = ConfigDict(strict=True)
 
-    name: Name = Field(description="Whose it is, or what it is for.")
+    name: Namespace = Field(description="Whose it is, or what it is for.")
     scopes: list[Scope] = Field(min_length=1, max_length=10)
     queues: list[Name] | None = Field(None, min_length=1, max_length=100, description="Only these; null: all.")
     kinds: list[Name] | None = Field(None, min_length=1, max_length=100, description="Only these; null: all.")
     rate: float | None = Field(None, ge=0.001, le=1_000_000, description="At most so many requests a second.")
-    expires_at: When | None = None
+    expires_at: When | None = Field(None, description="When it ends; null: when the token which makes it does.")
+    namespace: Namespace | None = Field(None, description="Whose jobs are its own; null: its name.")
 
 
 class TokenInfo(View):
@@ -336,12 +346,15 @@ class TokenInfo(View):
     expires_at: Moment | None
     revoked_at: Moment | None
     live: bool
+    namespace: str | None = Field(description="Whose jobs are its own; null: from before there were namespaces.")
+    created_by: UUID | None = Field(description="The token that made it; null: a person with a database login.")
 
 
 class TokenList(View):
-    """The latest tokens, revoked and expired ones included."""
+    """A page of the tokens, revoked and expired ones included."""
 
     tokens: list[TokenInfo]
+    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class TokenMade(View):
@@ -349,6 +362,9 @@ class TokenMade(View):
 
     id: UUID
     token: str
+    namespace: str | None
+    rate: float | None
+    expires_at: Moment | None
 
 
 def job_view(job: JobRow) -> dict[str, Any]:

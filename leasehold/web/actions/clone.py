@@ -10,7 +10,9 @@ from leasehold.http.body import validated
 from leasehold.http.ops.callers import visible
 from leasehold.http.parsing import checked_text, parse
 from leasehold.http.problems import Problem, invalid
-from leasehold.http.schemas import Asked, JobRequest, Key, Submission, element_of
+from leasehold.http.schemas import Asked, JobRequest, Key
+from leasehold.http.submissions import submission_of
+from leasehold.intent import MAX_KEY_BYTES
 from leasehold.web.redact import HIDDEN, restore
 from leasehold.web.visit import Visit
 
@@ -45,9 +47,6 @@ async def clone(visit: Visit, wanted: Clone) -> Response:
     request = validated(JobRequest, fields)
     if not caller.may(queue=wanted.queue, kind=request.job_type):
         raise Problem("forbidden", "this token is not good for that queue or kind")
-    key = f"dashboard:{wanted.key}"[:500]
-    submission = Submission(
-        request.job_type, request.queue, key, element_of(request, key, exact), caller.queues, caller.kinds
-    )
-    made = await visit.parts.submitter.submit(submission)
+    key = f"dashboard:{wanted.key}"[:MAX_KEY_BYTES]
+    made = await visit.parts.submitter.submit(submission_of(request, key, exact, caller))
     return visit.done("a new job was submitted", go=f"/jobs/{made.id}")

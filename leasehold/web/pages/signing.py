@@ -1,4 +1,4 @@
-"""In and out: a token, once, and then a cookie."""
+"""In and out: a token, once, and then a session."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -8,7 +8,7 @@ from leasehold.http.problems import Problem
 from leasehold.http.runtime import Runtime
 from leasehold.http.schemas import Asked
 from leasehold.web.render import page
-from leasehold.web.session import admit, admit_token, check_origin, drop_token, keep_token
+from leasehold.web.session import admit, check_origin, drop_session, end_session, keep_session, open_session
 
 
 class SignIn(Asked):
@@ -29,23 +29,24 @@ async def form(request: Request, parts: Runtime) -> Response:
 
 
 async def sign_in(request: Request, parts: Runtime) -> Response:
-    """Take a token, and keep it where scripts cannot read it."""
+    """Take a token once, and keep a session where scripts cannot read it."""
     check_origin(request)
     token = (await read_model(request, SignIn, parts.settings)).token.strip()
     try:
-        caller = await admit_token(request, parts, token)
+        caller, session = await open_session(request, parts, token)
     except Problem as problem:
         if problem.name == "unauthorized":
             raise Problem("unauthorized", "this token is unknown, revoked or expired") from None
         raise
     response = JSONResponse({"message": f"signed in as {caller.name}", "go": "/"})
-    keep_token(request, response, token)
+    keep_session(request, response, session)
     return response
 
 
-async def sign_out(request: Request, parts: Runtime) -> Response:  # noqa: ARG001 (one shape for all of these)
-    """Forget the token; it stays good for whoever else has it."""
+async def sign_out(request: Request, parts: Runtime) -> Response:
+    """End the session; the token stays good."""
     check_origin(request)
+    await end_session(request, parts)
     response = JSONResponse({"message": "signed out", "go": "/sign-in"})
-    drop_token(request, response)
+    drop_session(request, response)
     return response

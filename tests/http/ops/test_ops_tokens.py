@@ -94,7 +94,7 @@ def test_every_route_asks_for_its_scope(site: Site, method: str, path: str, body
     path = path.replace("{job}", site.enqueue())
     looks = method == "GET" and not path.endswith(("/logs", "/tokens"))
     needed = {"read", "operate"} if looks else {"operate"}
-    for scope in ("submit", "read", "operate"):
+    for scope in ("submit", "status", "read", "operate"):
         answer = site.client(scope).request(method, path, json=body)
         if scope in needed:
             assert answer.status_code not in (401, 403), f"{scope} may {method} {path}: {answer.text}"

@@ -63,6 +63,22 @@ create or replace function statuses(ids uuid[]) returns table (
 security definer set search_path from current
 as $$ select * from statuses_v1(ids) $$;
 
+-- The same, and the namespace that each was submitted in: which clients may see it.
+create or replace function statuses_v2(ids uuid[]) returns table (
+  id uuid, kind text, queue text, state job_state, status text, reason text, progress real, progress_note text,
+  run_at timestamptz, created_at timestamptz, updated_at timestamptz, finished_at timestamptz, origin text
+) language plpgsql stable
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    select j.id, j.kind, j.queue, j.state, client_status(j.state, j.reason), j.reason, j.progress, j.progress_note,
+      j.run_at, j.created_at, j.updated_at, j.finished_at, j.origin
+    from jobs j where j.id = any(statuses_v2.ids);
+end $$;
+
 -- For people who look and must not see what the jobs carry: no payload, no result, no error text, no keys.
 create or replace view job_overview as
 select id, kind, queue, state,

@@ -3,6 +3,7 @@
 -- `jobs` is an array of objects with the argument names of submit. Each gets its own answer, in the order of the array:
 -- the job that it is now, or an error code and what is wrong. One that is wrong never fails its neighbours, so nothing
 -- is cast here before it is known to fit. With all_or_none the first that is wrong fails the call.
+-- An element may have `origin`, the namespace of the token that it came with: such jobs are its namespace's own.
 -- An element may have `queues`, an array: the only queues that its job may wait in, also if its kind declares the queue.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, LH008 queue_not_allowed; as codes of single jobs also 40001 (pruned meanwhile:
 -- repeat it).
@@ -33,7 +34,7 @@ begin
     return 'it is not a JSON object';
   end if;
   unknown := job - array['kind', 'payload', 'queue', 'priority', 'run_at', 'run_after', 'idempotency_key', 'max_attempts',
-    'exclusive_key', 'tags', 'id', 'strict', 'queues'];
+    'exclusive_key', 'tags', 'id', 'strict', 'queues', 'origin'];
   if unknown <> '{}' then
     return format('unknown field %L', (select left(k, 100) from jsonb_object_keys(unknown) k limit 1));
   end if;
@@ -43,6 +44,7 @@ begin
     when jsonb_typeof(job -> 'queue') not in ('string', 'null') then 'queue is not a text'
     when jsonb_typeof(job -> 'idempotency_key') not in ('string', 'null') then 'idempotency_key is not a text'
     when jsonb_typeof(job -> 'exclusive_key') not in ('string', 'null') then 'exclusive_key is not a text'
+    when jsonb_typeof(job -> 'origin') not in ('string', 'null') or octet_length(job ->> 'origin') > 200 then 'origin is not a text of at most 200 bytes'
     when jsonb_typeof(job -> 'id') not in ('string', 'null') then 'id is not a UUID'
     when jsonb_typeof(job -> 'run_at') not in ('string', 'null') then 'run_at is not a time such as 2030-01-31T12:00:00Z'
     when jsonb_typeof(job -> 'run_after') not in ('string', 'null') then 'run_after is not a text'
@@ -138,6 +140,7 @@ declare
   problems text[];
   places integer[];
   ids uuid[];
+  origins text[];
   at timestamptz := clock();
   wrong record;
 begin
@@ -157,11 +160,13 @@ begin
       from jsonb_array_elements(intents) with ordinality e(job, ord) where problems[e.ord] is null);
   end if;
   ids := array(select coalesce(i.id, uuidv7()) from intents_of(intents) i order by i.ord);
+  origins := array(
+    select r.origin from rows from (jsonb_to_recordset(intents) as (origin text)) with ordinality r(origin, ord) order by r.ord);
   -- Keys and ids in one order everywhere: two batches that share some wait for each other, never in a circle.
   insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, idempotency_key, exclusive_key,
-    tags, run_at, updated_at, state, accepted)
+    tags, run_at, updated_at, state, accepted, origin)
   select ids[i.ord], at, i.priority, i.max_attempts, i.queue, i.kind, i.payload, i.idempotency_key, i.exclusive_key,
-    i.tags, coalesce(i.run_at, at + i.run_after, at), at, 'created', false
+    i.tags, coalesce(i.run_at, at + i.run_after, at), at, 'created', false, origins[i.ord]
   from intents_of(intents) i
   order by i.idempotency_key, ids[i.ord], i.ord
   on conflict do nothing;

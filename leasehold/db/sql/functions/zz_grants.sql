@@ -15,7 +15,7 @@ return '{
       "doctor", "names", "accept", "cancel", "retry", "sweep", "promote", "next_due", "declare_kinds", "declare_tasks", "status",
       "counts", "explain", "logs", "set_limit", "drop_limit", "lease_seconds", "pause", "resume", "run_now",
       "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
-      "create_token", "revoke_token", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
+      "create_token", "revoke_token", "token_list", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
       "schedule_remove", "schedule_list",
       "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_step", "canary_stop", "canary_list"],
     "leasehold_viewer": ["events", "history_enabled", "verify", "names", "counts", "explain", "lease_seconds", "queue_list", "worker_list", "stats",
@@ -23,7 +23,7 @@ return '{
     "leasehold_api": ["events", "history_enabled", "verify", "names", "enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status", "statuses", "lease_seconds",
       "cancel", "retry", "counts", "explain", "logs", "set_limit", "drop_limit", "pause", "resume", "run_now",
       "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
-      "create_token", "revoke_token", "token", "tokens_exist", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
+      "create_token", "revoke_token", "token", "token_list", "tokens_exist", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
       "schedule_remove", "schedule_list",
       "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_stop", "canary_list"]
   }'::jsonb;
