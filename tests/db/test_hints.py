@@ -13,7 +13,7 @@ from leasehold.db import hints
 from leasehold.db.hints import Hinter
 from leasehold.db.store import Store
 
-PLAIN = Intent(kind="K", payload="{}")
+PLAIN = Intent(kind="K", payload="{}", queue="default")
 
 
 @pytest.fixture
