@@ -19,6 +19,7 @@ from leasehold.db.call import Call, Series
 from leasehold.db.foreign import arun_on, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
+from leasehold.discovery import discover
 from leasehold.errors import ConfigError, JobUnknown, UnknownKind
 from leasehold.intent import Chunks, Intent
 from leasehold.job import Job
@@ -163,6 +164,13 @@ class App:
             )
         self._tasks[task.kind] = task
         return task
+
+    def discover(self, package: str) -> None:
+        """Import every module called `tasks` in the package and below it, so that their tasks are registered.
+
+        `leasehold worker package` does the same.
+        """
+        discover(package)
 
     def find(self, kind: str) -> Task[..., Any]:
         """The task of a kind."""

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leasehold.cli.completion import among, kinds, queues
 from leasehold.cli.parsing import moment_or_ago
 from leasehold.errors import ConfigError
 
@@ -11,10 +12,15 @@ STATES = ("created", "queued", "running", "success", "retry", "dead")
 
 State = Annotated[
     list[str] | None,
-    typer.Option("--state", "-s", help="created, queued, running, success, retry or dead; several times."),
+    typer.Option(
+        "--state",
+        "-s",
+        help="created, queued, running, success, retry or dead; several times.",
+        autocompletion=among(*STATES),
+    ),
 ]
-Kind = Annotated[str | None, typer.Option("--kind", "-k", help="Jobs of this kind.")]
-Queue = Annotated[str | None, typer.Option("--queue", "-q", help="Jobs of this queue.")]
+Kind = Annotated[str | None, typer.Option("--kind", "-k", help="Jobs of this kind.", autocompletion=kinds)]
+Queue = Annotated[str | None, typer.Option("--queue", "-q", help="Jobs of this queue.", autocompletion=queues)]
 Tag = Annotated[str | None, typer.Option("--tag", help="Jobs with this tag.")]
 ExclusiveKey = Annotated[str | None, typer.Option("--exclusive-key", help="Jobs with this exclusive key.")]
 ErrorClass = Annotated[

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from leasehold import logs
 from leasehold.app import App
+from leasehold.cli import completion
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
 from leasehold.cli.log_options import LogLevel
@@ -20,8 +21,9 @@ from leasehold.cli.processes import Part, free_port
 from leasehold.cli.serve import PORT
 from leasehold.cli.worker import run_async
 from leasehold.config import Settings
-from leasehold.errors import DatabaseUnavailable
+from leasehold.errors import ConfigError, DatabaseUnavailable
 from leasehold.locate import located
+from leasehold.supervise.reloader import Watcher, roots_of
 
 _DEMO = "leasehold.demo.tasks:app"
 _STATES = ("created", "queued", "parked", "running", "retry", "success", "dead")
@@ -37,42 +39,62 @@ _MEANING = {
 
 
 def command(
-    app: Annotated[str, typer.Argument(help="Your App as module:app; left out: the demo.")] = _DEMO,
+    app: Annotated[
+        str, typer.Argument(help="Your App as module:app; left out: the demo.", autocompletion=completion.apps)
+    ] = _DEMO,
     *,
     rate: Annotated[float, typer.Option("--rate", help="Demo jobs per second; 0 for none.", min=0)] = 20.0,
     slots: Annotated[int, typer.Option("--slots", help="How many jobs run at the same time.")] = 20,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help=f"Of the API; left out: {PORT}, or the next that is free."),
+    ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start the worker anew when a .py file changes.")] = False,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     seconds: Annotated[float, typer.Option("--for", help="Stop by itself after so many seconds; 0: never.", min=0)] = 0,
     log_level: LogLevel = logs.Level.INFO,
 ) -> None:
-    """Start a PostgreSQL, migrate it, run a worker, the API and some demo traffic, and show what happens.
+    """Start a PostgreSQL, migrate it, run a worker and the API, and show what happens. Without an app: the demo's.
 
     With LEASEHOLD_DSN set, that server is used instead of an embedded one.
     """
     settings = Settings.from_env(dsn=dsn)
     with located(settings, say=say) as found:
         os.environ["LEASEHOLD_DSN"] = found
+        watcher = Watcher(roots_of(app)) if reload else None
         loaded = load_app(app)
-        run_async(
-            _dev(loaded, app, rate=rate if app == _DEMO else 0.0, slots=slots, seconds=seconds, log_level=log_level)
-        )
+        place = free_port(PORT) if port is None else _checked_port(port)
+        arguments = ["worker", app, "--slots", str(slots), "--grace", "5", f"--log-level={log_level}"]
+        # What the demo's tasks say is not worth reading. No compiled files: two saves in one second look the same.
+        hear, env = (None if app == _DEMO else _echo), ({"PYTHONDONTWRITEBYTECODE": "1"} if reload else None)
+        worker = Part("worker", arguments, tell=say, hear=hear, env=env)
+        server = Part("API server", ["serve", app, "--port", str(place)], tell=say)
+        run_async(_dev(loaded, worker, server, place, watcher, rate=rate if app == _DEMO else 0.0, seconds=seconds))
 
 
-async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float, log_level: logs.Level) -> None:
+def _checked_port(port: int) -> int:
+    if free_port(port) != port:
+        raise ConfigError(f"port {port} is taken", hint="choose another with --port, or leave it out")
+    return port
+
+
+async def _dev(
+    app: App, worker: Part, server: Part, port: int, watcher: Watcher | None, *, rate: float, seconds: float
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     if seconds:
         loop.call_later(seconds, stopping.set)
-    arguments = ["worker", name, "--slots", str(slots), "--grace", "5", f"--log-level={log_level}"]
-    # What the demo's tasks say is not worth reading.
-    worker = Part("worker", arguments, tell=say, hear=None if name == _DEMO else _echo)
-    port = free_port(PORT)
-    server = Part("API server", ["serve", name, "--port", str(port)], tell=say)
+    # Now, and not only when the worker has started: whoever enqueues at once is not told that there is no such kind.
+    database = await app.adatabase()
+    await database.arun(database.store.declare_tasks(app.declaration()))
     say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json), the dashboard on /dashboard/")
     parts = [asyncio.create_task(process.run()) for process in (worker, server)]
     parts.append(asyncio.create_task(_show(app, worker, f"http://127.0.0.1:{port}")))
+    if watcher is not None:
+        parts.append(asyncio.create_task(_reload(worker, watcher)))
     if rate:
         from leasehold.demo.traffic import run_traffic  # noqa: PLC0415 (makes its App: now, with the settings in place)
 
@@ -87,6 +109,12 @@ async def _dev(app: App, name: str, *, rate: float, slots: int, seconds: float, 
     for part, result in zip(parts, results, strict=True):
         if part in done and isinstance(result, BaseException):
             raise result
+
+
+async def _reload(worker: Part, watcher: Watcher) -> None:
+    async for changed in watcher.changes():
+        say(f"{changed[0]} changed: starting the worker anew")
+        worker.replace()
 
 
 async def _show(app: App, worker: Part, url: str) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 
+from leasehold.cli import completion
 from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
 from leasehold.cli.console import progress_bar, say
 from leasehold.cli.loading import load_app
@@ -24,7 +25,9 @@ _PAUSE = 0.2
 
 
 def command(  # noqa: PLR0913 (each is an option)
-    kind: Annotated[str, typer.Argument(help="The kind of the job.", show_default=False)],
+    kind: Annotated[
+        str, typer.Argument(help="The kind of the job.", show_default=False, autocompletion=completion.kinds)
+    ],
     *,
     param: Annotated[
         list[str] | None,
@@ -40,7 +43,9 @@ def command(  # noqa: PLR0913 (each is an option)
             help="module:app, to check the arguments; its task's options count, not those that workers declared.",
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Where it waits.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Where it waits.", autocompletion=completion.queues)
+    ] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="Higher is more urgent.")] = None,
     max_attempts: Annotated[int | None, typer.Option("--max-attempts", help="How many failures end it.")] = None,
     run_at: Annotated[str | None, typer.Option("--run-at", help="Not before: 2030-01-31T12:00:00Z.")] = None,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli import completion
 from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
 from leasehold.cli.console import say, show_table
 from leasehold.cli.names import check_names, unknown
@@ -14,7 +15,14 @@ commands = typer.Typer(name="limits", help="How many jobs may run at the same ti
 
 SCOPES = ("global", "queue", "kind", "key")
 
-Scope = Annotated[str, typer.Argument(help="global, queue, kind, or key (of exclusive keys).", show_default=False)]
+Scope = Annotated[
+    str,
+    typer.Argument(
+        help="global, queue, kind, or key (of exclusive keys).",
+        show_default=False,
+        autocompletion=completion.among("global", "queue", "kind", "key"),
+    ),
+]
 Name = Annotated[
     str | None, typer.Argument(help="The queue, the kind, or how the keys begin; none for global.", show_default=False)
 ]

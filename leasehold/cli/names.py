@@ -32,5 +32,7 @@ def check_names(database: Database, *, queue: str | None = None, kind: str | Non
         return
     if queue is not None and queue not in names.queues:
         raise unknown("queue", queue, names.queues, more=more)
+    if kind is not None and not names.kinds:
+        raise UnknownName(f"kind {kind!r} unknown: no worker has started on this database yet", hint=f"start one{more}")
     if kind is not None and kind not in names.kinds:
         raise unknown("kind", kind, names.kinds, more=more)

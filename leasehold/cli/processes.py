@@ -45,6 +45,7 @@ class Part:
         self._process: asyncio.subprocess.Process | None = None
         self._line: int | None = None
         self._said: deque[str] = deque(maxlen=_KEPT)
+        self._replacing = False
         self.deaths = 0
         self.kills = 0
         """How often it died by SIGKILL."""
@@ -64,6 +65,9 @@ class Part:
         while True:
             self._process = await self._start()
             code = await self._watch(self._process)
+            if self._replacing:
+                self._replacing = False
+                continue
             self.deaths += 1
             self.kills += code == -signal.SIGKILL
             self.news = f"{self._what} {self._process.pid} ended ({_how(code)}); starting another"
@@ -81,6 +85,13 @@ class Part:
         if self._line is not None:
             os.close(self._line)
             self._line = None
+
+    def replace(self) -> None:
+        """End it in good order, for another to be started at once."""
+        if self.pid is not None and self._process is not None:
+            self._replacing = True
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
 
     def kill(self) -> None:
         """End it at once."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leasehold.cli import completion
 from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
 from leasehold.cli.console import say, show_table
 from leasehold.cli.names import check_names
@@ -14,7 +15,7 @@ from leasehold.db.store import QueueRow, Rate
 
 commands = typer.Typer(name="queues", help="What waits where; pause and resume.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The queue.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="The queue.", show_default=False, autocompletion=completion.queues)]
 
 
 @commands.command("list")

@@ -14,6 +14,7 @@ import typer
 
 from leasehold import logs
 from leasehold.app import App
+from leasehold.cli import completion
 from leasehold.cli.connected import say_if_standby
 from leasehold.cli.console import say
 from leasehold.cli.loading import load_app
@@ -38,7 +39,11 @@ GRACE = 10
 
 def command(
     app: Annotated[
-        str | None, typer.Argument(help="Your App as module:app; the API needs no tasks, so it may be left out.")
+        str | None,
+        typer.Argument(
+            help="Your App as module:app; the API needs no tasks, so it may be left out.",
+            autocompletion=completion.apps,
+        ),
     ] = None,
     *,
     host: Annotated[str, typer.Option("--host", help="The address to serve.")] = "127.0.0.1",

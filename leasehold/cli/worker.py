@@ -1,6 +1,7 @@
 """`leasehold worker`: run jobs."""
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import typer
 
 from leasehold import collector, logs
 from leasehold.app import App
+from leasehold.cli import completion
 from leasehold.cli.console import say
 from leasehold.cli.ending import end_within
 from leasehold.cli.loading import load_app
@@ -31,16 +33,30 @@ from leasehold.worker.queues import parse_queues
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 _LAST_SECONDS = 5.0
 """After which a worker process that has nothing more to do ends, whatever a task still does."""
 
 
 def command(  # noqa: PLR0913 (each is an option)
-    app: Annotated[str, typer.Argument(help="Where the App is: module:app.", show_default=False)],
+    app: Annotated[
+        str,
+        typer.Argument(
+            help="Where the App is: module:app, or a package, whose modules called tasks are imported.",
+            show_default=False,
+            autocompletion=completion.apps,
+        ),
+    ],
     *,
     queues: Annotated[
         str | None,
-        typer.Option("--queues", "-q", help="Only these queues: mail,reports; in turns by weight: mail:3,reports:1."),
+        typer.Option(
+            "--queues",
+            "-q",
+            help="Only these queues: mail,reports; in turns by weight: mail:3,reports:1.",
+            autocompletion=completion.queue_list,
+        ),
     ] = None,
     slots: Annotated[int, typer.Option("--slots", "-s", help="How many jobs run at the same time.")] = 10,
     prefetch: Annotated[int, typer.Option("--prefetch", help="How many more to claim ahead.")] = 0,
@@ -89,7 +105,12 @@ def command(  # noqa: PLR0913 (each is an option)
         watcher = Watcher(roots_of(app)) if reload else None
         raise typer.Exit(_supervise(processes, grace, watcher, health, systemd))
     limit = memory_limit << 20 if memory_limit is not None else None
-    if run_async(serve(load_app(app), options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
+    loaded = load_app(app)
+    if not loaded.tasks:
+        logger.warning(
+            "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported", app
+        )
+    if run_async(serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
         raise typer.Exit(RETIRED)
 
 

@@ -97,6 +97,11 @@ class EmbeddedServer:
         return self._binaries.major
 
     @property
+    def is_running(self) -> bool:
+        """Whether a server runs in this home, whoever has started it."""
+        return _watcher.is_locked(self._cluster.folder / _watcher.SERVER)
+
+    @property
     def log(self) -> Path:
         """The log of the server."""
         return self._cluster.log

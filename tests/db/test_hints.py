@@ -146,15 +146,15 @@ def test_a_queue_that_never_rides_does_not_wait_for_ever(app: App, heard: Callab
 @pytest.mark.parametrize(
     "silent",
     [
-        Intent(kind="K", payload="{}", idempotency_key="used"),
-        Intent(kind="K", payload="{}", run_after=datetime(2999, 1, 1, tzinfo=UTC)),
+        Intent(kind="K", payload="{}", queue="default", idempotency_key="used"),
+        Intent(kind="K", payload="{}", queue="default", run_after=datetime(2999, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_who_waits_does_not_ride_with_a_job_that_may_tell_something_else(
     app: App, silent: Intent, heard: Callable[[float], list[str]]
 ) -> None:
     """A job with a used key is not recorded and so tells nothing; one for a moment that is to come tells of that."""
-    app.record(Intent(kind="K", payload="{}", idempotency_key="used"))
+    app.record(Intent(kind="K", payload="{}", queue="default", idempotency_key="used"))
     heard(0.2)
     waiting = sender(app)
     at_rest(waiting)
