@@ -37,11 +37,16 @@ class Series(Generic[T]):
         self._to_make = iter(calls)
         self._ended = ended
         """Whether no call follows those that were made, if that is known already."""
+        self.on_call: Callable[[], None] = lambda: None
+        """Called for each call that is made or sent again."""
 
     def __iter__(self) -> Iterator[Call[T]]:
-        yield from self._made
+        for call in list(self._made):
+            self.on_call()
+            yield call
         for call in self._to_make:
             self._made.append(call)
+            self.on_call()
             yield call
 
     @property

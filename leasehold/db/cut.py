@@ -41,9 +41,15 @@ class CutOff:
     def __exit__(self, *exc: object) -> None:
         self._timer.cancel()
 
+    def move(self, deadline: float) -> None:
+        """There is progress: give it until then."""
+        self._timer.cancel()
+        self._deadline = deadline
+        self.__enter__()
+
     def _fire(self) -> None:
         self.fired = True
-        _shut(self._connection)
+        shut(self._connection)
 
 
 class ThreadCutOff:
@@ -54,7 +60,6 @@ class ThreadCutOff:
     def __init__(self, connection: psycopg.Connection, deadline: float) -> None:
         self.connection = connection
         self.deadline = deadline
-        """It may be moved while the call is under way, to later."""
         self.fired = False
         """Whether the time was over."""
 
@@ -64,6 +69,10 @@ class ThreadCutOff:
 
     def __exit__(self, *exc: object) -> None:
         _sentry.forget(self)
+
+    def move(self, deadline: float) -> None:
+        """There is progress: give it until then."""
+        self.deadline = deadline
 
 
 class _Sentry:
@@ -98,7 +107,7 @@ class _Sentry:
                 for call in [call for call in self._calls.values() if call.deadline <= now]:
                     del self._calls[id(call)]
                     call.fired = True
-                    _shut(call.connection)
+                    shut(call.connection)
                 quiet = 0 if self._calls else quiet + 1
                 soonest = min((call.deadline for call in self._calls.values()), default=math.inf)
                 self._wake_at = math.inf if quiet > _QUIET_TICKS else min(soonest, now + _TICK)
@@ -106,7 +115,8 @@ class _Sentry:
             self._wake.wait(None if self._wake_at == math.inf else max(0.0, self._wake_at - now))
 
 
-def _shut(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+def shut(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Make whoever waits on the connection see its end."""
     # Shut, not closed: whoever listens to the descriptor must hear of it.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)

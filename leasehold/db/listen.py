@@ -2,16 +2,21 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import psycopg
 from psycopg import sql
 
+from leasehold.db.cut import CutOff, shut
 from leasehold.db.dial import Dialer
 from leasehold.db.link import Backoff
 from leasehold.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0
+"""Seconds for a new connection, and for the answer to LISTEN."""
 
 PROBE = "@probe:"
 """How a hint begins that a worker sends to itself."""
@@ -25,6 +30,7 @@ class Listener:
         self._schema = schema
         self._hint = hint
         self._expected: dict[str, asyncio.Future[None]] = {}
+        self._connection: psycopg.AsyncConnection | None = None
         self.listening = asyncio.Event()
         """Set while hints can arrive."""
         self.renewed = asyncio.Event()
@@ -50,14 +56,24 @@ class Listener:
             await asyncio.sleep(backoff.pause())
 
     async def _listen(self, backoff: Backoff) -> None:
-        async with await self._dialer.aconnect() as connection:
-            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._schema)))
+        async with await self._dialer.aconnect(time.monotonic() + _PATIENCE) as connection:
+            with CutOff(connection, time.monotonic() + _PATIENCE):
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._schema)))
+            self._connection = connection
             backoff.reset()
             self.listening.set()
             self.renewed.set()
             self._hint("")  # what came while nobody listened was missed
-            async for notification in connection.notifies():
-                self._take(notification.payload)
+            try:
+                async for notification in connection.notifies():
+                    self._take(notification.payload)
+            finally:
+                self._connection = None
+
+    def drop(self) -> None:
+        """The connection brings nothing any more, though it looks alive: make another."""
+        if self._connection is not None:
+            shut(self._connection)
 
     def _take(self, name: str) -> None:
         if not name.startswith(PROBE):

@@ -6,21 +6,21 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
 
 from leasehold.db.call import Call, Series
-from leasehold.db.cut import CutOff
+from leasehold.db.cut import CutOff, ThreadCutOff
 from leasehold.db.dial import Dialer
 from leasehold.db.doubt import asettle, settle
 from leasehold.db.hints import Hinter
 from leasehold.db.idle import Held, Idle
 from leasehold.db.link import Backoff
 from leasehold.db.series import asend, send
-from leasehold.db.sqlstates import certainly_undone, meaning_of
 from leasehold.db.store import Store
+from leasehold.db.tries import Tries
 from leasehold.errors import DatabaseUnavailable
 from leasehold.ids import IdMaker
 
@@ -32,7 +32,8 @@ _MOST_CONNECTIONS = 10
 _WAIT_SECONDS = 10.0
 """How long a call may wait for a connection, repetitions included, before the caller is told."""
 
-_NO_END = nullcontext()
+_ANSWER_SECONDS = 30.0
+"""How long an answer is waited for, where no server's clients wait for it; of many calls, for the next progress."""
 
 
 class _Loop:
@@ -47,8 +48,9 @@ class Database:
     """Runs calls, from any thread and any event loop.
 
     While the database is away for a moment a call waits for it. A call that was sent and not answered is sent
-    again if it may be repeated; else the caller is told. With `bounded`, a coroutine's call that has had no answer
-    when its time is over is given up with its connection: for servers, whose clients wait.
+    again if it may be repeated; else the caller is told. No call waits without a bound: one that has had no answer when
+    its time is over is given up with its connection. With `bounded`, that is the time of the whole call: for servers,
+    whose clients wait.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Database:
         schema: str,
         prepare: bool = True,
         wait: float = _WAIT_SECONDS,
+        answer: float = _ANSWER_SECONDS,
         bounded: bool = False,
         ids: IdMaker | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class Database:
         """Seconds that a call may take at most: to get a connection, and if `bounded` to be answered as well."""
         self.store = Store(schema)
         self.ids = ids or IdMaker()
+        self._answer = answer
         self._bounded = bounded
         self._prepare = prepare
         self._dialer = Dialer(dsn, name="leasehold", prepare=prepare, prepare_after=2)
@@ -118,17 +122,16 @@ class Database:
         return await self._apersist(series, lambda connection: asend(connection, series), None)
 
     def _persist(self, what: Call[Any] | Series[Any], execute: Callable[[psycopg.Connection], T]) -> T:
-        deadline = time.monotonic() + self.wait
-        backoff = Backoff(first=0.02, longest=0.5)
+        tries = Tries(what, wait=self.wait, deadline=None, answer=self._answer)
         while True:
+            cut = None
             try:
-                with self._connection(deadline) as connection:
+                with self._connection(tries.deadline) as connection, tries.of_thread(connection) as cut:
                     answer = execute(connection)
                     settle(connection)
                     return answer
             except psycopg.Error as error:
-                pause = backoff.pause()
-                _raise_unless_repeatable(what, error, deadline - pause)
+                pause = tries.failed(error, cut)
             time.sleep(pause)
 
     async def _apersist(
@@ -137,17 +140,15 @@ class Database:
         execute: Callable[[psycopg.AsyncConnection], Awaitable[T]],
         deadline: float | None,
     ) -> T:
-        deadline = time.monotonic() + self.wait if deadline is None else deadline
-        backoff = Backoff(first=0.02, longest=0.5)
-        unknown = False
+        answer_within = self._answer if deadline is None and not self._bounded else None
+        tries = Tries(what, wait=self.wait, deadline=deadline, answer=answer_within)
         while True:
-            sent = False
+            cut = None
             try:
                 loop = self._loop()
-                held = await self._atake(loop, deadline)
+                held = await self._atake(loop, tries.deadline)
                 try:
-                    sent = True
-                    with CutOff(held.connection, deadline) if self._bounded else _NO_END:
+                    with tries.of_coroutine(held.connection) as cut:
                         answer = await execute(held.connection)
                         await asettle(held.connection)
                         return answer
@@ -159,12 +160,9 @@ class Database:
                     loop.idle.put(held)
                     loop.seats.release()
             except psycopg.Error as error:
-                unknown = unknown or (sent and not certainly_undone(error))
-                pause = backoff.pause()
-                # A try that begins when the time is over would only be cut off, with its outcome unknown.
-                _raise_unless_repeatable(what, error, deadline - pause, sent=unknown)
+                pause = tries.failed(error, cut)
             except DatabaseUnavailable as error:
-                error.sent = unknown
+                error.sent = tries.unknown
                 raise
             await asyncio.sleep(pause)
 
@@ -252,7 +250,9 @@ class Database:
         held = Held(self._dialer.connect(deadline))
         try:
             before = self.ids.clock()
-            self._learn_clock(before, held.connection.execute(self.store.clock().sql).fetchone())
+            with ThreadCutOff(held.connection, max(deadline, time.monotonic() + 1)):
+                row = held.connection.execute(self.store.clock().sql).fetchone()
+            self._learn_clock(before, row)
         except BaseException:
             held.close()
             raise
@@ -262,8 +262,10 @@ class Database:
         held = Held(await self._dialer.aconnect(deadline))
         try:
             before = self.ids.clock()
-            cursor = await held.connection.execute(self.store.clock().sql)
-            self._learn_clock(before, await cursor.fetchone())
+            with CutOff(held.connection, max(deadline, time.monotonic() + 1)):
+                cursor = await held.connection.execute(self.store.clock().sql)
+                row = await cursor.fetchone()
+            self._learn_clock(before, row)
         except BaseException:
             held.close()
             raise
@@ -292,20 +294,6 @@ class Database:
             f"all {_MOST_CONNECTIONS} connections for {whose} were in use for {self.wait:g} s",
             hint="is the database slow, or are calls made by very many at once?",
         )
-
-
-def _raise_unless_repeatable(
-    what: Call[Any] | Series[Any], error: psycopg.Error, deadline: float, *, sent: bool = True
-) -> None:
-    """Return when it should be sent again; else raise what its error means."""
-    meaning = meaning_of(error)
-    if meaning is None:
-        raise error
-    again = isinstance(meaning, DatabaseUnavailable) and (what.repeatable or certainly_undone(error))
-    if isinstance(meaning, DatabaseUnavailable):
-        meaning.sent = sent
-    if not again or time.monotonic() >= deadline:
-        raise meaning from error
 
 
 _databases: "weakref.WeakSet[Database]" = weakref.WeakSet()

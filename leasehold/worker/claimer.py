@@ -53,6 +53,9 @@ class Claimer:
         self._idle.set()
         self.claiming_since: float | None = None
         """Since when a claim is under way without an answer; None: none is."""
+        self._unhinted = False
+        self.on_surprise: Callable[[], None] = lambda: None
+        """Called when a look found work though no hint had come."""
         self.hints_arrive: Callable[[], bool] = lambda: False
         """Whether hints are known to arrive; until then the poll is short."""
 
@@ -70,6 +73,9 @@ class Claimer:
             queues = self._queues.next()
             lanes = self._cursor.lanes(queues, time.monotonic())
             taken = await self._claim(queues, wanted, lanes)
+            if taken and self._unhinted:
+                self.on_surprise()
+            self._unhinted = False
             self._most = min(2 * self._most, _LARGEST_CLAIM) if taken == wanted else _FIRST_CLAIM
             # A claim that went on from where the last one ended says nothing about what is before: look again.
             end_reached = lanes is None and taken < wanted
@@ -139,4 +145,5 @@ class Claimer:
             async with asyncio.timeout(poll * random.uniform(0.9, 1.0)):  # noqa: S311 (spread, not secrecy)
                 await self._work.wait()
         except TimeoutError:
+            self._unhinted = True
             self._queues.hint("")

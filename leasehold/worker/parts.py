@@ -66,6 +66,7 @@ class Parts:
         self.prober = Prober(self.upkeep_link, store, self.listener)
         self.statistician = Statistician(worker.id, self.upkeep_link, store, self.finisher.tally)
         self.finisher.on_retry = lambda: self.sweeper.hint(due=True)
+        self.claimer.on_surprise = self.prober.doubt
         self.claimer.hints_arrive = self.scheduler.hints_arrive = lambda: self.prober.well
         self.loops: list[asyncio.Task[None]] = []
         self.death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 
 from leasehold.db.link import Link
 from leasehold.db.listen import PROBE, Listener
@@ -25,11 +26,19 @@ class Prober:
         self._store = store
         self._listener = listener
         self._arrived = False
+        self._doubted = False
+        self._probed = 0.0
 
     @property
     def well(self) -> bool:
         """Whether hints arrive on the present connection, as far as is known."""
         return self._arrived and self._listener.listening.is_set()
+
+    def doubt(self) -> None:
+        """There was work that no hint had told of: look whether hints still arrive."""
+        if self.well and time.monotonic() - self._probed > _AGAIN_WHEN_NOT:
+            self._doubted = True
+            self._listener.renewed.set()
 
     async def run(self) -> None:
         """Probe until cancelled: at each new connection, and now and then."""
@@ -38,8 +47,12 @@ class Prober:
             await self._listener.listening.wait()
             if self._listener.renewed.is_set():
                 self._listener.renewed.clear()
-                self._arrived = False  # what was known is known of another connection
+                if not self._doubted:
+                    self._arrived = False  # what was known is known of another connection
+            self._doubted = False
             arrived = await self._probe()
+            if self._arrived and not arrived:
+                self._listener.drop()  # it did bring hints, and stands still
             if arrived != known:
                 logger.info("hints %s", "arrive" if arrived else "do not arrive: polling every second instead")
             known = self._arrived = arrived
@@ -48,6 +61,7 @@ class Prober:
                     await self._listener.renewed.wait()
 
     async def _probe(self) -> bool:
+        self._probed = time.monotonic()
         name = PROBE + secrets.token_hex(8)
         arrival = self._listener.expect(name)
         try:

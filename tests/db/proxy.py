@@ -22,6 +22,7 @@ class Proxy:
         self._guard = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._flowing: list[threading.Event] = []
         self._losing = 0
         self._what = b""
         self.lost = 0
@@ -48,10 +49,28 @@ class Proxy:
         for end in cut:
             _cut(end)
 
+    def freeze(self) -> None:
+        """From now on nothing passes through the connections that there are, in either direction; they stay open."""
+        with self._guard:
+            for flowing in self._flowing:
+                flowing.clear()
+
+    def refuse_new(self) -> None:
+        """Accept no more connections; those there are stay."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def thaw(self) -> None:
+        """What has been held up passes."""
+        with self._guard:
+            for flowing in self._flowing:
+                flowing.set()
+
     def come_back(self) -> None:
         self._listener = self._listen(self._port)
 
     def close(self) -> None:
+        self.thaw()
         self.go_away()
         for thread in self._threads:
             thread.join(10)
@@ -76,9 +95,12 @@ class Proxy:
             server = self._reach_server()
             with self._guard:
                 self._open += [client, server]
+                flowing = threading.Event()
+                flowing.set()
+                self._flowing.append(flowing)
             asked = threading.Event()
-            self._start(self._carry_questions, client, server, asked)
-            self._start(self._carry_answers, server, client, asked)
+            self._start(self._carry_questions, client, server, asked, flowing)
+            self._start(self._carry_answers, server, client, asked, flowing)
 
     def _reach_server(self) -> socket.socket:
         host, port = self._target["host"], int(self._target["port"])
@@ -88,9 +110,12 @@ class Proxy:
         server.connect(f"{host}/.s.PGSQL.{port}")
         return server
 
-    def _carry_questions(self, client: socket.socket, server: socket.socket, asked: threading.Event) -> None:
+    def _carry_questions(
+        self, client: socket.socket, server: socket.socket, asked: threading.Event, flowing: threading.Event
+    ) -> None:
         try:
             while data := client.recv(65536):
+                flowing.wait()
                 with self._guard:
                     if self._losing and self._what in data:
                         self._losing -= 1
@@ -101,9 +126,12 @@ class Proxy:
         finally:
             _cut(client, server)
 
-    def _carry_answers(self, server: socket.socket, client: socket.socket, asked: threading.Event) -> None:
+    def _carry_answers(
+        self, server: socket.socket, client: socket.socket, asked: threading.Event, flowing: threading.Event
+    ) -> None:
         try:
             while data := server.recv(65536):
+                flowing.wait()
                 if asked.is_set():
                     while not data.endswith(_READY):
                         data += server.recv(65536)
