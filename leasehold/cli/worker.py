@@ -4,9 +4,9 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,6 +25,7 @@ from leasehold.supervise import RETIRED
 from leasehold.supervise.attend import attended, check_memory_limit
 from leasehold.supervise.health import HealthFile
 from leasehold.supervise.reloader import Watcher, roots_of
+from leasehold.supervise.signals import Signals
 from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
 from leasehold.supervise.systemd import Systemd
 from leasehold.supervise.tether import Tether
@@ -34,6 +35,9 @@ from leasehold.worker.queues import parse_queues
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 75.0
+"""Seconds beyond the grace period for the end of a worker that nobody hurries: its last reports may have to wait."""
 
 _LAST_SECONDS = 5.0
 """After which a worker process that has nothing more to do ends, whatever a task still does."""
@@ -110,8 +114,8 @@ def command(  # noqa: PLR0913 (each is an option)
         logger.warning(
             "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported", app
         )
-    if run_async(serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
-        raise typer.Exit(RETIRED)
+    if code := run_async(serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
+        raise typer.Exit(code)
 
 
 def _supervise(
@@ -141,8 +145,8 @@ async def serve(
     systemd: Systemd | None = None,
     health: HealthFile | None = None,
     memory_limit: int | None = None,
-) -> bool:
-    """Run a worker under signals, until it has stopped. Whether it retired, and wants to be replaced."""
+) -> int:
+    """Run a worker under signals, until it has stopped. Gives the exit code: RETIRED if it wants to be replaced."""
     database = await app.adatabase()
     check(database.dsn, schema=app.settings.schema)
     if memory_limit is not None:
@@ -150,17 +154,20 @@ async def serve(
     worker = Worker(app, options)
     collector.settle()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, worker, options.grace if tether is None else None)
+    stop = partial(loop.call_soon_threadsafe, _stop, worker, options.grace if tether is None else None)
     try:
-        async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
-            await worker.run()
+        with Signals(stop, partial(loop.call_soon_threadsafe, worker.stop), patience=options.grace + _PATIENCE):
+            async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
+                await worker.run()
     except WorkerFailed as error:
         end_within(_LAST_SECONDS, error.exit_code)
         raise
     finally:
         await app.aclose()
-    return worker.retired is not None
+    code = RETIRED if worker.retired is not None else int(worker.left_behind > 0)
+    if worker.left_behind:  # the event loop would wait for what does not end
+        end_within(_LAST_SECONDS, code)
+    return code
 
 
 def _stop(worker: Worker, grace: float | None) -> None:

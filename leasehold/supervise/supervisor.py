@@ -20,6 +20,9 @@ from leasehold.supervise.systemd import Systemd
 PATIENCE = 5.0
 """Seconds beyond the grace period after which a worker that has not ended is killed."""
 
+HURRY = 1.2
+"""Seconds after a second signal after which a worker that has not ended is killed. It ends itself before, if it can."""
+
 RELOAD_GRACE = 2.0
 """Seconds that running jobs get to finish when a source has changed."""
 
@@ -133,7 +136,7 @@ class Supervisor:
             return
         for child in self._live:
             child.hurry()
-        self._deadline = min(self._deadline, time.monotonic() + PATIENCE)
+        self._deadline = min(self._deadline, time.monotonic() + HURRY)
         self._moved.set()
 
     def _reap(self) -> None:

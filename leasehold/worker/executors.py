@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from leasehold.task import Task
 
 
+logger = logging.getLogger(__name__)
+
+
 class TimedOut(LeaseholdError, TimeoutError):
     """The attempt took longer than its task's timeout."""
 
@@ -26,16 +30,41 @@ def timed_out(task: "Task[..., Any]") -> TimedOut:
     return TimedOut(f"{task.kind} took longer than its timeout of {task.options.timeout} s")
 
 
+_CANCELLED = 2.0
+"""Seconds that a cancelled function gets to end before its slot is given to another job."""
+
+_left_behind: set["asyncio.Future[object]"] = set()
+
+
 async def run_in_time(task: "Task[..., Any]", /, **arguments: Any) -> object:
-    """Await the function; at its timeout it is cancelled."""
-    deadline = asyncio.timeout(task.options.timeout)
+    """Await the function; at its timeout it is cancelled. If it does not end then, it is left behind with a warning."""
+    running = asyncio.ensure_future(task.function(**arguments))
     try:
-        async with deadline:
-            return await task.function(**arguments)
-    except TimeoutError:
-        if deadline.expired():
-            raise timed_out(task) from None
-        raise  # the task's own
+        await asyncio.wait([running], timeout=task.options.timeout)
+    except asyncio.CancelledError:
+        running.cancel()
+        await asyncio.wait([running])
+        return running.result()  # mostly that it was cancelled
+    if running.done():
+        return running.result()
+    running.cancel()
+    await asyncio.wait([running], timeout=_CANCELLED)
+    if not running.done():
+        logger.warning(
+            "%s goes on after its timeout of %g s though it was cancelled; its slot is given to another job",
+            task.kind, task.options.timeout,
+        )  # fmt: skip
+        _left_behind.add(running)  # until it ends: asyncio itself keeps no hold of it
+        running.add_done_callback(_forget)
+    elif not running.cancelled() and running.exception() is None:
+        return running.result()  # it was about to end
+    raise timed_out(task)
+
+
+def _forget(running: "asyncio.Future[object]") -> None:
+    _left_behind.discard(running)
+    if not running.cancelled():
+        running.exception()  # else asyncio says that nobody has asked for it
 
 
 class ThreadExecutor:
@@ -45,7 +74,7 @@ class ThreadExecutor:
     worker from exiting.
     """
 
-    _PATIENCE = 1.0
+    _PATIENCE = 0.5
     """Seconds that a told task gets to reach its checkpoint before a stopping worker leaves it behind."""
 
     def __init__(self, slots: int) -> None:

@@ -257,6 +257,7 @@ class Runner:
                 running.handle.cancel()
         if self._running:
             await _first(self._empty.wait(), timeout=_STUBBORN)
+        self.worker.left_behind = len(self._running)
         for running in self._running.values():
             logger.error(
                 "job %s (%s): its task does not end; it is left behind, and its job to its lease",

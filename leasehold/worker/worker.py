@@ -75,6 +75,8 @@ class Worker:
         """Jobs that were run to an outcome, whichever."""
         self.retired: str | None = None
         """Why the worker stopped by itself, if it did: somebody should start another."""
+        self.left_behind = 0
+        """Jobs whose tasks did not end though the worker has stopped."""
         self._told = False
         self._parts: Parts | None = None
 

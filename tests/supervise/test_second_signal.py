@@ -1,0 +1,100 @@
+"""The second signal ends a worker within a second, whatever its tasks do."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.supervise.conftest import Sql, alive, enqueue, one, ready, states, until, worker
+from tests.timing import bound
+
+TASKS = """
+import asyncio, time
+from leasehold import App
+
+app = App()
+
+@app.task(kind="nap", lease=60)
+async def nap() -> None:
+    await asyncio.sleep(60)
+
+@app.task(kind="swallow", lease=60)
+async def swallow() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except BaseException:
+            pass
+
+@app.task(kind="block_loop", lease=60)
+async def block_loop() -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+
+@app.task(kind="block_thread", lease=60)
+def block_thread() -> None:
+    time.sleep(60)
+
+@app.task(kind="overdue", lease=60, timeout=0.5, max_attempts=1)
+async def overdue() -> None:
+    await swallow.function()
+"""
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Path:
+    (tmp_path / "mytasks.py").write_text(TASKS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["alone", "supervised"])
+@pytest.mark.parametrize("kind", ["swallow", "block_loop", "block_thread"])
+def test_a_second_signal_ends_a_worker_within_a_second_whatever_its_task_does(
+    dsn: str, stubborn: Path, sql: Sql, kind: str, options: list[str]
+) -> None:
+    with worker(dsn, stubborn, "--slots", "2", "--grace", "60", *options) as running:
+        ready(sql, 2 if options else 1)
+        enqueue(sql, "nap")
+        until(lambda: states(sql) == {"running": 1})
+        enqueue(sql, kind)
+        until(lambda: states(sql) == {"running": 2})
+        pids = running.pids
+        time.sleep(0.3)  # until the task is where it does not end
+        running.send(signal.SIGTERM)
+        time.sleep(0.5)
+        assert running.process.poll() is None
+        running.send(signal.SIGTERM)
+        asked = time.monotonic()
+        running.end(within=60)
+        assert time.monotonic() - asked < bound(2)
+        assert not alive(pids)
+
+
+def test_a_task_that_does_not_end_is_left_behind_five_seconds_after_the_grace_period(
+    dsn: str, stubborn: Path, sql: Sql
+) -> None:
+    with worker(dsn, stubborn, "--slots", "2", "--grace", "0.5") as running:
+        ready(sql, 1)
+        enqueue(sql, "nap")
+        enqueue(sql, "swallow")
+        until(lambda: states(sql) == {"running": 2})
+        running.send(signal.SIGTERM)
+        assert running.end(within=60) == 1, running.log
+        assert "its task does not end; it is left behind" in running.log
+    assert states(sql) == {"running": 1, "queued": 1}  # the one that ended was given back
+    assert one(sql, "select max(retry_count) from jobs") == 0
+
+
+def test_a_task_that_ignores_its_timeout_loses_its_slot_with_a_warning(dsn: str, stubborn: Path, sql: Sql) -> None:
+    with worker(dsn, stubborn, "--slots", "1") as running:
+        ready(sql, 1)
+        enqueue(sql, "overdue")
+        until(lambda: states(sql) == {"dead": 1}, within=60)
+        enqueue(sql, "nap")
+        until(lambda: states(sql) == {"dead": 1, "running": 1}, within=60)
+        assert "goes on after its timeout" in running.log
