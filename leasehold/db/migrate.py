@@ -5,11 +5,11 @@ it happens once, and it happens as a whole or not at all. A release that adds or
 which its programs need also adds a migration, be it an empty one: `check` compares migrations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from time import sleep
+from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from psycopg import Connection, Error, errors
@@ -24,9 +24,11 @@ from leasehold.db.planning import Plan, make_plan
 from leasehold.db.schema_files import Source, packaged
 from leasehold.db.script import script
 from leasehold.db.steps import Step, impatience, settings, steps, turn
+from leasehold.db.way_back import RESTORE, FunctionSet, latest_set
+from leasehold.errors import LeaseholdError
 from leasehold.version import __version__
 
-__all__ = ["LATEST", "Limits", "Plan", "Report", "Source", "check", "migrate", "plan", "script"]
+__all__ = ["LATEST", "Limits", "Plan", "Report", "Source", "back", "check", "migrate", "plan", "script", "way_back"]
 
 T = TypeVar("T")
 
@@ -78,13 +80,26 @@ class Report:
 class Limits:
     """How long a migration waits, in seconds, and how often it tries."""
 
-    lock_timeout: float = 5.0
-    """For one table lock; everybody else who wants the table waits as long."""
+    lock_timeout: float = 0.5
+    """For one table lock; all others who want the table wait as long."""
     turn_timeout: float = 60.0
     """For other migrations of the same schema to end."""
-    attempts: int = 4
-    first_pause: float = 0.5
-    """Between attempts; doubles each time."""
+    attempts: int = 100
+    """For a lock: some transaction may be open for a while. What else may be repeated is, at most four times."""
+    patience: float = 60.0
+    """No attempt begins later than this after the first."""
+    first_pause: float = 0.1
+    """Between attempts; doubles each time, up to `longest_pause`: the others go on meanwhile."""
+    longest_pause: float = 2.0
+
+    def ended(self, attempt: int, error: Error, began: float) -> bool:
+        """Whether the attempt that failed was the last."""
+        most = self.attempts if isinstance(error, errors.LockNotAvailable) else min(self.attempts, 4)
+        return attempt >= most or not worth_repeating(error) or monotonic() - began > self.patience
+
+    def pause(self, attempt: int) -> float:
+        """Seconds after an attempt that failed."""
+        return float(min(self.first_pause * 2 ** min(attempt - 1, 20), self.longest_pause))
 
 
 _LIMITS: Final = Limits()
@@ -107,13 +122,36 @@ def migrate(
     source = source or packaged()
     with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
         _refuse_unfit(connection)
-        for attempt in count(1):
-            try:
-                return Report.of(_migrate_once(connection, schema, source, limits))
-            except _StepFailedError as failed:
-                if attempt >= limits.attempts or not worth_repeating(failed.error):
-                    raise
-            sleep(limits.first_pause * 2 ** (attempt - 1))
+        return Report.of(_persist(lambda: _migrate_once(connection, schema, source, limits), limits))
+
+
+def back(dsn: str, *, schema: str = DEFAULT_SCHEMA, limits: Limits = _LIMITS) -> FunctionSet:
+    """Restore the functions as they were before the latest migration that changed some; tables stay as they are."""
+    schema = checked_schema(schema)
+    with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
+        _refuse_unfit(connection)
+        return _persist(lambda: _back_once(connection, schema, limits), limits)
+
+
+def way_back(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> FunctionSet:
+    """Return what `back` would restore; changes nothing."""
+    schema = checked_schema(schema)
+    with connected(dsn, application_name=_APPLICATION_NAME) as connection, _explained(connection, schema):
+        connection.read_only = True
+        with connection.transaction():
+            return _kept(connection, schema)
+
+
+def _persist(attempt_once: Callable[[], T], limits: Limits) -> T:
+    """Try until it works, or until it makes no sense any more."""
+    began = monotonic()
+    for attempt in count(1):
+        try:
+            return attempt_once()
+        except _StepFailedError as failed:
+            if limits.ended(attempt, failed.error, began):
+                raise
+        sleep(limits.pause(attempt))
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -176,11 +214,34 @@ def _ask(connection: Connection, call: Call[T]) -> T:
     return call.read(connection.execute(call.sql.encode(), call.args or None).fetchall())
 
 
+def _back_once(connection: Connection, schema: str, limits: Limits) -> FunctionSet:
+    with connection.transaction():
+        _begin(connection, schema, limits)
+        kept = _kept(connection, schema)
+        _run(connection, Step(title="functions of the release before", text=RESTORE))
+        return kept
+
+
+def _kept(connection: Connection, schema: str) -> FunctionSet:
+    found = latest_set(connection, schema)
+    if found is None:
+        raise LeaseholdError(
+            f"schema {schema!r} keeps no functions of an earlier release",
+            hint="each migration that changes functions keeps those before it; to go back further, restore a backup",
+        )
+    return found
+
+
+def _begin(connection: Connection, schema: str, limits: Limits) -> None:
+    """The first steps of a transaction that changes the schema."""
+    _run(connection, settings(schema, turn_timeout=limits.turn_timeout))
+    _take_turn(connection, schema, limits)
+    _run(connection, impatience(limits.lock_timeout))
+
+
 def _migrate_once(connection: Connection, schema: str, source: Source, limits: Limits) -> Plan:
     with connection.transaction():
-        _run(connection, settings(schema, turn_timeout=limits.turn_timeout))
-        _take_turn(connection, schema, limits)
-        _run(connection, impatience(limits.lock_timeout))
+        _begin(connection, schema, limits)
         todo = _plan(connection, schema, source)
         for step in steps(todo, source, release=__version__):
             _run(connection, step)

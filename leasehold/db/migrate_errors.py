@@ -19,7 +19,7 @@ select current_user,
 # The blocker is gone from `pg_blocking_pids` once our statement gave up; who has held a lock on
 # the schema's tables for longest is the one we waited for.
 _TABLE_BLOCKER = """
-select a.pid, a.application_name, a.query
+select a.pid, a.application_name, a.query, a.state, extract(epoch from clock_timestamp() - a.xact_start)::integer
   from pg_catalog.pg_locks l
   join pg_catalog.pg_class c on c.oid = l.relation
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -32,7 +32,7 @@ select a.pid, a.application_name, a.query
 """
 
 _MIGRATION_BLOCKER = sql.SQL("""
-select a.pid, a.application_name, a.query
+select a.pid, a.application_name, a.query, a.state, extract(epoch from clock_timestamp() - a.xact_start)::integer
   from pg_catalog.pg_locks l
   join pg_catalog.pg_stat_activity a on a.pid = l.pid
  where l.locktype = 'advisory' and l.granted
@@ -123,12 +123,13 @@ def _blocked(connection: Connection, step: Step, schema: str) -> LeaseholdError:
     )
 
 
-def _holder(row: tuple[int, str, str] | None) -> str:
+def _holder(row: tuple[int, str, str, str | None, int | None] | None) -> str:
     if row is None:
         return ""
-    pid, application, query = row
-    shown = " ".join(query.split())[:200]
-    return f": held by pid {pid} ({application or 'no application name'}): {shown}"
+    pid, application, query, state, seconds = row
+    shown = " ".join((query or "").split())[:200]
+    since = "" if seconds is None else f", {state}, its transaction is {seconds} s old"
+    return f": held by pid {pid} ({application or 'no application name'}{since}): {shown}"
 
 
 def _not_permitted(connection: Connection, step: Step, error: Error, schema: str) -> NotPermitted:

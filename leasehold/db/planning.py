@@ -25,6 +25,8 @@ class Plan:
     """A later release was here: its function files stay as they are."""
     repairs: tuple[str, ...] = ()
     """What is wrong with roles and grants, in words; the closing files set it right."""
+    keep: bool = False
+    """Functions are about to change: those that are there are kept for the way back."""
 
     @property
     def target(self) -> int:
@@ -44,6 +46,7 @@ def make_plan(source: Source, state: State, *, schema: str, release: str) -> Pla
     pending = tuple(migration for migration in source.migrations if migration.version > state.versions.version)
     superseded = not pending and _superseded(source, state, release)
     changed = () if superseded else _changed(source, state)
+    keep = state.presence.installed and bool(pending or changed)
     repairs = () if superseded or pending else state.access
     if pending or changed or repairs:
         changed += tuple(file for file in source.functions if file.closing and file not in changed)
@@ -58,6 +61,7 @@ def make_plan(source: Source, state: State, *, schema: str, release: str) -> Pla
         forgotten=() if superseded else tuple(sorted(set(state.functions) - known)),
         superseded=superseded,
         repairs=repairs,
+        keep=keep,
     )
 
 

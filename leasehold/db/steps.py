@@ -14,6 +14,7 @@ from leasehold.db.bookkeeping import (
 )
 from leasehold.db.planning import Plan
 from leasehold.db.schema_files import Source
+from leasehold.db.way_back import KEEP
 
 # Settings of the role or the database that would end a long migration half-way are put aside.
 # `client_connection_check_interval`: a migrator that was killed gives its locks back at once, not
@@ -86,6 +87,8 @@ def steps(plan: Plan, source: Source, *, release: str) -> Iterator[Step]:
     for migration in plan.migrations:
         yield Step(title=f"migration {migration.name}", text=migration.text)
         yield Step(title="bookkeeping", text=record_migration(migration, release=release))
+    if plan.keep:
+        yield Step(title="functions as they are, kept for the way back", text=KEEP)
     for file in plan.functions:
         yield Step(title=f"function file {file.name}", text=file.text)
         yield Step(title="bookkeeping", text=record_function_file(file, release=release))

@@ -89,7 +89,9 @@ def test_a_blocked_migration_gives_up_and_names_who_blocks(empty_dsn, files):
         with pytest.raises(LeaseholdError, match="migration 0002_alter could not get its locks") as caught:
             migrate(empty_dsn, source=files.source, limits=QUICK)
         assert time.monotonic() - begun < bound(5)
-        assert f"pid {blocker.info.backend_pid} (a long report): select count(*)" in str(caught.value)
+        who = f"pid {blocker.info.backend_pid} (a long report, idle in transaction, its transaction is "
+        assert who in str(caught.value)
+        assert "s old): select count(*)" in str(caught.value)
     assert plan(empty_dsn, source=files.source).version == 1
 
 
@@ -112,7 +114,7 @@ def test_waiting_for_another_migration_has_an_end(empty_dsn, files):
         other.execute("select pg_advisory_xact_lock(hashtextextended('leasehold.migrate.leasehold', 0))")
         with pytest.raises(LeaseholdError, match="another migration of schema 'leasehold'") as caught:
             migrate(empty_dsn, source=files.source, limits=QUICK)
-        assert f"pid {other.info.backend_pid} (the other)" in str(caught.value)
+        assert f"pid {other.info.backend_pid} (the other, idle in transaction, its transaction is " in str(caught.value)
         # Another schema of the same database is not in the way.
         assert migrate(empty_dsn, schema="second", source=files.source, limits=QUICK).version == 1
 

@@ -134,11 +134,11 @@ HELPERS = {
 TABLES = {
     "canaries", "canary_jobs", "flow", "statistics",
     "jobs", "attempts", "events", "job_logs", "kinds", "limits", "queues", "schedules", "tokens", "unpark_later",
-    "workers", "migrations", "function_files",
+    "workers", "migrations", "function_files", "function_sets",
 }  # fmt: skip
 """Nobody's."""
 
-SEQUENCES = {"events_seq_seq", "unpark_later_seq_seq"}
+SEQUENCES = {"events_seq_seq", "function_sets_number_seq", "unpark_later_seq_seq"}
 # What may enter.
 HELPERS |= {
     "check_key", "check_lanes", "early_jobs", "endless_leases", "error_of", "is_readable", "json_problem",
