@@ -5,6 +5,7 @@ superuser, names one that is running already. Where memory allows, everything te
 database for a test takes a twentieth of the time that a disk needs.
 """
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -26,6 +27,10 @@ _MEMORY = "/dev/shm"  # noqa: S108 (pytest makes a folder of its own in it)
 _ENOUGH = 6 * 2**30
 if "TMPDIR" not in os.environ and os.path.ismount(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
     os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY  # for this process and for those it starts
+
+# What workers note about the jobs that they run, apart from that of real workers on this machine.
+os.environ["LEASEHOLD_RUN_DIR"] = tempfile.mkdtemp(prefix="leasehold-run-")
+atexit.register(shutil.rmtree, os.environ["LEASEHOLD_RUN_DIR"], ignore_errors=True)
 
 EXTERNAL = os.environ.get("LEASEHOLD_TEST_DSN")
 # LEASEHOLD_TEST_DURABLE=1: with the settings of a server that matters, and of bench. In memory it takes no longer. Only

@@ -14,8 +14,10 @@ from leasehold.schedule import SCHEDULE
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
 from leasehold.worker import lines
+from leasehold.worker.aftermath import Aftermath
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
+from leasehold.worker.journal import Place
 from leasehold.worker.lease import LeaseKeeper
 from leasehold.worker.prober import Prober
 from leasehold.worker.runner import Runner
@@ -56,7 +58,9 @@ class Parts:
         self.outage = Outage()
         self.keeper = LeaseKeeper(worker, database, prepare=prepare, outage=self.outage)
         self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper, self.outage)
-        self.runner = Runner(worker, self.finisher, self.keeper)
+        place = Place(database.dsn, store.schema)
+        self.runner = Runner(worker, self.finisher, self.keeper, place)
+        self.aftermath = Aftermath(place, self.upkeep_link, store, self.runner)
         self.claimer = Claimer(worker, self._links["claimer"], store, self.runner, self.outage)
         self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
         self.scheduler = Scheduler(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
@@ -98,6 +102,7 @@ class Parts:
                 self.listener,
                 self.prober,
                 self.statistician,
+                self.aftermath,
             )
         ]
 
@@ -167,7 +172,10 @@ class Parts:
         await self.upkeep_link.run(self._worker.store.stop_worker(self._worker.id))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and the journal."""
+        if self.runner.journal is not None:
+            self.runner.journal.close(orderly=not self.runner.running and not self.death.done())
+            self.runner.journal = None
         for link in self._links.values():
             await link.close()
 

@@ -18,8 +18,10 @@ from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, run_in_time
+from leasehold.worker.journal import Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
+from leasehold.worker.solitude import Solitude
 
 if TYPE_CHECKING:
     from leasehold.worker.finisher import Finisher
@@ -70,8 +72,10 @@ class Running(JobContext):
 class Runner:
     """The slots of a worker and the jobs in them."""
 
-    def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper") -> None:
+    def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper", place: Place) -> None:
         self.worker = worker
+        self.journal = place.open(worker.id, worker.options.slots)
+        self.solitude = Solitude(place, self._give_back)
         self._loop = asyncio.get_running_loop()
         self._finisher = finisher
         self.keeper = keeper
@@ -96,6 +100,8 @@ class Runner:
     @property
     def room(self) -> int:
         """How many more jobs may be claimed."""
+        if self.solitude.wanted:
+            return 0
         capacity = self.worker.options.slots + self.worker.options.prefetch
         in_hand = len(self._running) + len(self._waiting)
         # The reports of one round may be on their way while the next one is claimed. Beyond that no claiming ahead of
@@ -141,11 +147,15 @@ class Runner:
             for _ in range(_AT_ONCE):
                 if not self._waiting or self._draining or len(self._running) >= self._slots:
                     return
+                if self.solitude.suspects and self.solitude.holds_back(self._waiting, running=bool(self._running)):
+                    return
                 job = self._waiting.popleft()
                 if not self.keeper.is_live(job):  # this process may have stood still: then the keeper knows it later
                     continue
                 running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
                 self._empty.clear()
+                if self.journal is not None:
+                    self.journal.begin(job)
                 handle = start(self._run(running), loop=self._loop)
                 if not handle.done():
                     running.handle = handle
@@ -189,6 +199,10 @@ class Runner:
     def _end(self, running: Running, outcome: Outcome) -> None:
         """The slot is free."""
         del self._running[running.job]
+        if self.journal is not None:
+            self.journal.end(running.job)
+        if self.solitude.suspects:
+            self.solitude.ended(running.job, cleared=not isinstance(outcome, Lost | Released))
         running.handle = None  # it has a context that has us: a circle, which only the collector would find
         self._finisher.report(running.job, outcome, running.take_lines())
         self.worker.job_ended()
@@ -243,12 +257,15 @@ class Runner:
         if running.handle is not None and running.task.options.executor != "thread":
             running.handle.cancel()
 
+    def _give_back(self, job: ClaimedJob) -> None:
+        self._finisher.report(job, Released())
+
     async def drain(self, grace: float, hurry: asyncio.Event) -> None:
         """Give back what has not started; let the rest finish for `grace` seconds, then give it back too."""
         self._fill_slots()  # what came for a free slot has one
         self._draining = True
         while self._waiting:
-            self._finisher.report(self._waiting.popleft(), Released())
+            self._give_back(self._waiting.popleft())
         await _first(self._empty.wait(), hurry.wait(), timeout=grace)
         for running in list(self._running.values()):
             running.released = True

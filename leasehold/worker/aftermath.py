@@ -1,0 +1,66 @@
+"""What a killed worker of this host left behind: its jobs, under leases that nobody renews.
+
+A worker dies by SIGKILL, for want of memory, or by a task that ends the process. What it only had in hand is given back
+at once and costs nothing. So is what it was running beside other jobs: which of them killed it is not known. One that
+was running when two workers in a row died is run alone from then on; if it is the killer, the next death is its own,
+and costs no other job an attempt.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from leasehold.db.link import Link
+from leasehold.db.store import Store, Token
+from leasehold.errors import LeaseholdError
+from leasehold.worker.journal import Place
+
+if TYPE_CHECKING:
+    from leasehold.worker.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+EVERY: Final = 2.0
+"""Seconds between two looks for workers that have died."""
+
+
+class Aftermath:
+    """The loop that clears up after dead workers of the same host, user and database."""
+
+    def __init__(self, place: Place, link: Link, store: Store, runner: "Runner") -> None:
+        self._place = place
+        self._link = link
+        self._store = store
+        self._runner = runner
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            found = False
+            for worker, running in self._place.deaths():
+                found = True
+                self._place.suspect(running)
+                await self._clear_up(worker, running)
+            if found:
+                self._runner.solitude.suspects = self._place.suspects()
+            await asyncio.sleep(EVERY)
+
+    async def _clear_up(self, worker: str, running: set[str]) -> None:
+        """Give back all that the worker held; but not the only one that it was running: that one has failed."""
+        try:
+            owned = await self._link.run(self._store.owned(worker))
+            given = [token for token in owned if len(running) != 1 or token.id not in running]
+            if given:
+                await self._link.run(self._store.release(worker, given))
+        except LeaseholdError as error:
+            logger.warning("worker %s died; its jobs are left to their leases: %s", worker, error)
+            return
+        if owned:
+            self._say(worker, owned, given, running)
+
+    @staticmethod
+    def _say(worker: str, owned: list[Token], given: list[Token], running: set[str]) -> None:
+        logger.warning(
+            "worker %s died with %d jobs in hand, %d of them running: %d given back uncounted%s", worker, len(owned),
+            len(running), len(given), "" if len(given) == len(owned) else f"; {next(iter(running))} has failed with it",
+        )  # fmt: skip

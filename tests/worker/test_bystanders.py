@@ -1,0 +1,112 @@
+"""A job that kills its worker is charged for it, and no other: real workers under a real supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from leasehold.db.store import Token
+from leasehold.worker.journal import Place
+from tests.worker.conftest import until
+
+Sql = psycopg.Connection[dict[str, Any]]
+
+TASKS = """
+import asyncio, os, time
+from leasehold import App
+
+app = App()
+
+@app.task(kind="killer", lease=3, max_attempts=2)
+def killer() -> None:
+    time.sleep(0.3)
+    os._exit(9)
+
+@app.task(kind="bystander", lease=600)
+async def bystander(seconds: float = 1) -> int:
+    await asyncio.sleep(seconds)
+    return os.getpid()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mytasks.py").write_text(textwrap.dedent(TASKS))
+    return tmp_path
+
+
+@contextmanager
+def supervised(dsn: str, folder: Path, *options: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "leasehold", "worker", "mytasks:app", "--max-jobs", "100000", *options]
+    with (folder / "said").open("wb") as said:
+        env = {**os.environ, "LEASEHOLD_DSN": dsn}
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=said)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def jobs(sql: Sql, kind: str) -> list[dict[str, Any]]:
+    return sql.execute("select * from jobs where kind = %s", [kind]).fetchall()
+
+
+async def test_a_job_that_ends_its_worker_costs_no_other_an_attempt(dsn: str, folder: Path, sql: Sql) -> None:
+    with supervised(dsn, folder, "--slots", "4", "--prefetch", "4"):
+        sql.execute("select enqueue('bystander') from generate_series(1, 3)")
+        sql.execute("select enqueue('killer', priority => 1, max_attempts => 2)")
+        sql.execute("select enqueue('bystander') from generate_series(1, 8)")
+        await until(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
+        await until(lambda: jobs(sql, "killer")[0]["state"] == "dead", within=120)
+        assert len(jobs(sql, "bystander")) == 11
+    assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
+    [killer] = jobs(sql, "killer")
+    assert (killer["reason"], killer["retry_count"]) == ("lease_expired", 2)
+    ends = sql.execute(
+        "select distinct outcome from attempts join jobs on id = job_id where kind = 'bystander'"
+    ).fetchall()
+    assert [end["outcome"] for end in ends] == ["released"]
+    assert "given back uncounted" in (folder / "said").read_text()
+
+
+async def test_a_killed_worker_gives_its_jobs_back_long_before_their_leases_end(
+    dsn: str, folder: Path, sql: Sql
+) -> None:
+    with supervised(dsn, folder, "--slots", "3", "--prefetch", "2"):
+        sql.execute("""select enqueue('bystander', '{"seconds": 2}') from generate_series(1, 6)""")
+        await until(lambda: [job["state"] for job in jobs(sql, "bystander")].count("running") == 5, within=60)
+        [worker] = sql.execute("select pid from workers where stopped_at is null").fetchall()
+        os.kill(worker["pid"], signal.SIGKILL)
+        await until(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
+    assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
+
+
+def test_a_journal_is_given_to_one_and_only_after_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_RUN_DIR", str(tmp_path))
+    place, other = Place("postgresql://x/db", "s"), Place("postgresql://x/db", "s")
+    first, second = (Token(str(uuid4()), 1, "c") for _ in range(2))
+    journal = place.open("host:1:ab", 2)
+    assert journal is not None
+    journal.begin(first)
+    journal.begin(second)
+    journal.end(first)
+    assert list(other.deaths()) == []
+    journal.close(orderly=False)
+    assert list(other.deaths()) == [("host:1:ab", {second.id})]
+    assert list(place.deaths()) == []
+    for alone in (False, True):
+        place.suspect({second.id})
+        assert other.suspects() == {second.id: alone}
+    other.clear(second.id)
+    assert place.suspects() == {}
+    assert list(Place("postgresql://x/db", "another").deaths()) == []
