@@ -13,7 +13,10 @@ LARGEST = 32_767
 """Of priorities, either way, and of max_attempts: both are a smallint."""
 
 DUE = "@due"
-"""The hint for jobs that wait for their time; every other hint is the name of a queue."""
+"""The hint for jobs that wait for their time."""
+
+DECLARED = "@queue of "
+"""With a kind behind it, the hint for jobs that wait in the queue which their kind declares. Others name a queue."""
 
 MAX_NAME_BYTES = 200
 MAX_KEY_BYTES = 500
@@ -87,19 +90,15 @@ class Intent:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both.
-
-        Without a queue nothing: the database knows which one it is, and says it when it records the job.
-        """
-        if self.queue is None:
-            return ()
+        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both."""
+        queue = self.queue if self.queue is not None else DECLARED + self.kind
         match self.run_after:
             case datetime():
-                return (self.queue, DUE)  # only the database knows whether that is past
+                return (queue, DUE)  # only the database knows whether that is past
             case timedelta() as delay if delay > timedelta(0):
                 return (DUE,)
             case _:
-                return (self.queue,)
+                return (queue,)
 
     @property
     def hints_are_certain(self) -> bool:

@@ -44,16 +44,27 @@ def test_a_first_job_brings_its_hint_along(app: App, heard: Callable[[float], li
     assert sender(app)._thread is None, "nothing had to be sent apart"
 
 
+@pytest.mark.parametrize("intent", [PLAIN, Intent(kind="K", payload="{}")], ids=["queue named", "queue declared"])
 def test_in_a_stream_of_jobs_few_bring_one_and_the_last_is_not_forgotten(
-    app: App, heard: Callable[[float], list[str]]
+    app: App, heard: Callable[[float], list[str]], intent: Intent
 ) -> None:
     began = time.monotonic()
     for _ in range(200):
-        app.record(PLAIN)
+        app.record(intent)
     took = time.monotonic() - began
     told = heard(0.5)
     assert 1 <= len(told) <= 2 + took / hints._REST + took / hints._GATHER
     assert not sender(app)._names
+
+
+def test_a_hint_of_a_kind_goes_to_the_queue_that_the_kind_declares(
+    app: App, heard: Callable[[float], list[str]]
+) -> None:
+    with psycopg.connect(app.database.dsn, autocommit=True) as connection:
+        tasks = '[{"kind": "K", "lease_seconds": 30, "queue": "mail", "priority": 0, "max_attempts": 3}]'
+        connection.execute("select leasehold.declare_tasks(%s::jsonb)", [tasks])
+    sender(app).hint(*Intent(kind="K", payload="{}").hints, *Intent(kind="UNKNOWN", payload="{}").hints)
+    assert sorted(heard(2)) == ["default", "mail"]
 
 
 def test_many_jobs_bring_the_hints_of_all_their_queues(app: App, heard: Callable[[float], list[str]]) -> None:

@@ -128,11 +128,7 @@ class ProducerCalls(Calls):
         id: str | None = None,  # noqa: A002 (the SQL argument's name)
         notify: bool = True,
     ) -> Call[UUID]:
-        """Record one intent. With an id of ours the call may be repeated until it is answered.
-
-        Of an intent without a queue only the database knows which workers to notify, so it always does.
-        """
-        notify = notify or intent.queue is None
+        """Record one intent. With an id of ours the call may be repeated until it is answered."""
         if intent.is_plain:
             args = (intent.kind, intent.payload, intent.queue, intent.priority, intent.max_attempts, id, notify)
             return Call(self._sql["enqueue_plain"], args, uuid, repeatable=id is not None)
@@ -142,7 +138,6 @@ class ProducerCalls(Calls):
         self, intents: Sequence[Intent], ids: Sequence[str] | None = None, *, notify: bool = True
     ) -> Call[list[str]]:
         """Record many, all or none."""
-        notify = notify or any(intent.queue is None for intent in intents)
         if ids is not None and _differ_in_payload_only(intents):
             payloads = f"[{','.join([intent.payload for intent in intents])}]"
             shared = (intents[0].head + "}", payloads, "{" + ",".join(ids) + "}", notify)
