@@ -177,7 +177,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         law="nothing_runs_before_its_time",
         edits=[
             Edit("record_intent", "when not record_intent.accepted or due > at", "when not record_intent.accepted"),
-            Edit("lock_lane", "and j.run_at <= lock_lane.at", ""),
+            Edit("lock_in_lane", "and j.run_at <= lock_in_lane.at", ""),
         ],
     ),
     "a success is opened again": Mutant(

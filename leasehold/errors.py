@@ -20,6 +20,7 @@
     ├── JobFailed                the job is dead
     │   └── JobCancelled         ... because somebody cancelled it
     ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
+    │   ├── LockTimeout          ... another session kept a lock for too long, and nothing has happened
     │   └── DatabaseReadOnly     ... it answers, and takes no writes: a standby
     ├── DatabaseTrouble          PostgreSQL refused a call of our own for a reason that we do not know
     ├── WorkerFailed             a loop of a worker has died, and the worker has ended for it
@@ -145,6 +146,10 @@ class DatabaseUnavailable(LeaseholdError):
 
 class DatabaseReadOnly(DatabaseUnavailable):
     """PostgreSQL answers and takes no writes: a standby, or a primary that no longer is one. Nothing has happened."""
+
+
+class LockTimeout(DatabaseUnavailable):
+    """Another session has kept a lock for too long. The call was undone, and nothing has happened."""
 
 
 class DatabaseTrouble(LeaseholdError):

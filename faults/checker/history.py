@@ -94,7 +94,7 @@ class Event:
     def swept(self, before: "Event") -> bool:
         """Whether the attempt ended because its lease had expired; `before` is the job's event before this one."""
         counted = self.failures > before.failures
-        return self.ends and ((self.after == "queued" and counted) or self.reason == "lease_expired")
+        return self.ends and ((self.after == "queued" and counted) or self.reason in ("lease_expired", "set_aside"))
 
     @property
     def renews(self) -> bool:

@@ -14,6 +14,7 @@ from leasehold.errors import (
     InvalidJob,
     JobUnknown,
     LeaseholdError,
+    LockTimeout,
     NotPermitted,
     ScheduleDisabled,
     ScheduleLocked,
@@ -47,7 +48,10 @@ _MISSING = {"3F000", "42883", "42P01"}
 _NO_WRITES = "25006"
 """A standby, or a primary that no longer is one: while it is replaced, worth another try."""
 
-_UNDONE = ("40", "55P03", "57014", _NO_WRITES)
+_LOCKED = "55P03"
+"""Another session has the lock, and the function that we called waits for it no longer."""
+
+_UNDONE = ("40", _LOCKED, "57014", _NO_WRITES)
 """Deadlock or serialization failure, lock timeout, statement timeout, no writes: rolled back, and worth another try."""
 
 
@@ -65,6 +69,8 @@ def translate(error: BaseException) -> LeaseholdError | None:
 
 def meaning_of(error: psycopg.Error) -> LeaseholdError | None:
     """What an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
+    if error.sqlstate == _LOCKED:
+        return LockTimeout(f"PostgreSQL gave up waiting for a lock: {error.diag.message_primary}")
     if certainly_undone(error) and error.sqlstate != _NO_WRITES:
         return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
     return translate(error)
@@ -90,6 +96,13 @@ def blames_values(error: LeaseholdError) -> bool:
     if isinstance(error, DatabaseTrouble):
         return error.sqlstate.startswith(_VALUES)
     return isinstance(error, InvalidJob)
+
+
+def of_one_row(error: LeaseholdError) -> bool:
+    """Whether a call for many jobs may have failed because of one of them: then they are tried one by one."""
+    if isinstance(error, LockTimeout):
+        return True
+    return not isinstance(error, DatabaseUnavailable | NotPermitted | SchemaMismatch)
 
 
 def certainly_undone(error: psycopg.Error) -> bool:

@@ -115,7 +115,7 @@ class BatchRequest(Asked):
 class JobError(View):
     """Why a job has failed."""
 
-    reason: str = Field(description="exhausted, fatal, lease_expired, …: one word, constant.")
+    reason: str = Field(description="exhausted, fatal, lease_expired, set_aside, …: one word, constant.")
 
 
 class JobView(View):

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
+from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import LeaseholdError
 from leasehold.worker.cursor import Cursor
@@ -91,26 +92,12 @@ class Claimer:
         """One claim, repeated under its own id until it is answered: the answer may be lost, the jobs never."""
         if self._stopping:
             await asyncio.Event().wait()
-        call = self._store.claim(self._worker.id, queues, self._kinds, wanted, uuid4(), lanes=lanes)
-        backoff = Backoff()
         asked = self.claiming_since = time.monotonic()  # before the first try: the lease may run since then
-        away = False
         self._idle.clear()
         try:
-            while True:
-                try:
-                    if failpoints.ARMED:
-                        failpoints.reach("before-claim")
-                    jobs = await self._link.run(call)
-                    break
-                except LeaseholdError as error:  # whatever it is: another worker would meet it too
-                    self._outage.met(_PART, error)
-                    if not away:
-                        self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
-                    away = True
-                    if self._stopping:
-                        return 0  # what it may have taken expires with its lease
-                    await asyncio.sleep(backoff.pause())
+            jobs, away = await self._answered(queues, wanted, lanes)
+            if jobs is None:
+                return 0  # what it may have taken expires with its lease
             self.claiming_since = None
             self._outage.over(_PART)
             if failpoints.ARMED and jobs:
@@ -127,6 +114,33 @@ class Claimer:
         finally:
             self.claiming_since = None
             self._idle.set()
+
+    async def _answered(
+        self, queues: Sequence[str] | None, wanted: int, lanes: str | None
+    ) -> tuple[list[ClaimedJob] | None, bool]:
+        """What the claim gave, and whether the database was away; None: the worker stops.
+
+        Every second try goes job by job: if the claim fails, or does not end, because of one of them, that finds it.
+        """
+        claim_id, each, away, backoff = uuid4(), False, False, Backoff()
+        while True:
+            try:
+                if failpoints.ARMED:
+                    failpoints.reach("before-claim")
+                call = self._store.claim(self._worker.id, queues, self._kinds, wanted, claim_id, lanes=lanes, each=each)
+                return await self._link.run(call), away
+            except LeaseholdError as error:  # whatever it is: another worker would meet it too
+                each = not each
+                if each and of_one_row(error):
+                    logger.warning("claiming one by one, to find the job at fault: %s", error)
+                    continue
+                self._outage.met(_PART, error)
+                if not away:
+                    self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
+                away = True
+                if self._stopping:
+                    return None, away
+                await asyncio.sleep(backoff.pause())
 
     async def _release_unknown(self, jobs: Sequence[ClaimedJob]) -> None:
         """The database was away: give back what it thinks is ours and we know nothing of."""

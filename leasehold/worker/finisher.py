@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from leasehold import failpoints
 from leasehold.context import LogLine
 from leasehold.db.link import Backoff, Link
-from leasehold.db.sqlstates import blames_values
+from leasehold.db.sqlstates import blames_values, of_one_row
 from leasehold.db.store import ClaimedJob, Store
-from leasehold.errors import DatabaseUnavailable, LeaseholdError, NotPermitted, SchemaMismatch
+from leasehold.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.outcome import Cancelled, Failed, Lost, Outcome, Snoozed, Success
 from leasehold.worker import lines as log
+from leasehold.worker.apart import Apart
 from leasehold.worker.reports import failure, plainly
 from leasehold.worker.statistics import Tally, counting
 
@@ -62,6 +63,8 @@ class Finisher:
         """Since when outcomes wait without any of them being written; None: none waits."""
         self.tally = Tally()
         """What became of the jobs whose report counts."""
+        self._apart = Apart(worker.id, link, store, keeper, self.tally)
+        self._apart.on_done = self._written
         self.on_retry: Callable[[], None] = lambda: None
         """Called when a job will be due again: upkeep should look when."""
         self.on_written: Callable[[], None] = lambda: None
@@ -70,7 +73,7 @@ class Finisher:
     @property
     def backlog(self) -> int:
         """Outcomes not yet answered by the database."""
-        return len(self._outcomes) + self._under_way
+        return len(self._outcomes) + self._under_way + len(self._apart)
 
     def report(self, job: ClaimedJob, outcome: Outcome, spoken: Sequence[LogLine] = ()) -> None:
         """Take an outcome; it is written within milliseconds, and until then its lease is kept."""
@@ -99,9 +102,12 @@ class Finisher:
                 self._under_way = 0
             self.waiting_since = None
             self._worker.app.telemetry.emit("jobs.reported", jobs=len(batch))
-            if not self._outcomes:
-                self._empty.set()
-            self.on_written()
+            self._written()
+
+    def _written(self) -> None:
+        if not self.backlog:
+            self._empty.set()
+        self.on_written()
 
     async def drain(self) -> None:
         """Return when everything has been written, or, with the database away, when its leases are gone."""
@@ -164,17 +170,21 @@ class Finisher:
         return left
 
     async def _isolated(self, send: _Send, reports: list[_Report]) -> list[tuple[_Report, LeaseholdError]]:
-        """All in one statement; if it is refused, its halves, down to the one that is not taken."""
+        """All in one statement; if that is refused, one by one, so that the one at fault fails alone."""
         try:
             await send(reports)
         except LeaseholdError as error:
-            systemic = isinstance(error, DatabaseUnavailable | NotPermitted | SchemaMismatch)
-            if systemic or len(reports) == 1:
+            if not of_one_row(error):
                 return [(report, error) for report in reports]
-            half = len(reports) // 2
-            return await self._isolated(send, reports[:half]) + await self._isolated(send, reports[half:])
+            logger.warning("%d reports are written one by one: %s", len(reports), error)
+            try:
+                await self._apart.write(reports)
+            except LeaseholdError as trouble:
+                return [(report, trouble) for report in reports]
+            self.on_retry()
+        else:
+            self._keeper.let_go([job for job, _, _ in reports])
         self.waiting_since = time.monotonic()
-        self._keeper.let_go([job for job, _, _ in reports])
         return []
 
     # -- the statements

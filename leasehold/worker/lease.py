@@ -16,6 +16,7 @@ from leasehold import failpoints
 from leasehold.context import JobContext
 from leasehold.db.link import Backoff, ThreadLink
 from leasehold.db.outage import Outage
+from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import ClaimedJob, Renewal, Token
 from leasehold.errors import LeaseholdError
 
@@ -273,7 +274,7 @@ class LeaseKeeper:
         try:
             if failpoints.ARMED:
                 failpoints.reach("before-heartbeat")
-            answer = self._link.run(self._store.renew(self._worker.id, jobs, progress))
+            answer = self._renewed(jobs, progress)
         except LeaseholdError:
             for context, taken in zip(contexts, progress, strict=True):
                 if taken is not None and context is not None:
@@ -286,6 +287,16 @@ class LeaseKeeper:
                 context.restore_progress(taken)
         self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
         return answer
+
+    def _renewed(self, jobs: list[ClaimedJob], progress: list[tuple[float, str] | None]) -> Renewal:
+        """All in one statement; if that is refused, one by one, so that the one at fault costs no other its lease."""
+        try:
+            return self._link.run(self._store.renew(self._worker.id, jobs, progress))
+        except LeaseholdError as error:
+            if not of_one_row(error):
+                raise
+            logger.warning("%d leases are renewed one by one: %s", len(jobs), error)
+            return self._link.run(self._store.renew(self._worker.id, jobs, progress, each=True))
 
     def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
         """Keep what long jobs have said so far; the rest goes along with their outcome. Lost if it is refused."""

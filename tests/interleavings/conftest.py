@@ -8,6 +8,21 @@ from tests.interleavings.driver import DRAIN, Driver
 from tests.interleavings.instrument import instrument
 from tests.sql.conftest import Database, Session, TestClock
 
+# Waits end when the driver lets the other session go on, and not because a busy machine is slow.
+PATIENT = """
+do $$
+declare
+  signature text;
+begin
+  for signature in
+    select p.oid::regprocedure from pg_proc p
+    where p.pronamespace = 'leasehold'::regnamespace and p.proconfig::text like '%lock_timeout%'
+  loop
+    execute format('alter function %s set lock_timeout = %L', signature, '1min');
+  end loop;
+end $$
+"""
+
 
 def prepared(dsn: str, change: Callable[[Session], None] = lambda _: None) -> Iterator[Driver]:
     """A driver of a database whose functions were changed first, and then given gates."""
@@ -16,6 +31,7 @@ def prepared(dsn: str, change: Callable[[Session], None] = lambda _: None) -> It
         session = database.connect()
         TestClock(session)
         session.execute(DRAIN)
+        session.execute(PATIENT)
         change(session)
         assert instrument(session) > 200
         yield Driver(database)

@@ -21,9 +21,9 @@ SLIPS = {
     "release takes what has expired": ("release_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
     "log lines are taken after the lease": ("add_logs_v1", [("t.claim_id, at)", "t.claim_id, '-infinity')")]),
     "sweep counts no failure": ("expire", [("retry_count = j.retry_count + 1,", "")]),
-    "claim ignores run_at": ("lock_lane", [("j.run_at <= lock_lane.at and", "")]),
-    "claim of several lanes ignores run_at": ("lock_lanes", [("j.run_at <= lock_lanes.at and", "")]),
-    "claim ignores the priority": ("lock_lane", [("order by -j.priority, j.id", "order by j.id")]),
+    "claim ignores run_at": ("lock_in_lane", [("j.run_at <= lock_in_lane.at and", "")]),
+    "claim of several lanes ignores run_at": ("lock_in_lanes", [("j.run_at <= lock_in_lanes.at and", "")]),
+    "claim ignores the priority": ("lock_in_lane", [("order by -j.priority, j.id", "order by j.id")]),
     "claim forgets its claim_id": (
         "claim_v1",
         [("update workers w set claim_id = token, seen_at", "update workers w set seen_at")],

@@ -25,6 +25,9 @@ MATRIX = {
     "claim_job": {"worker"},
     "heartbeat": {"worker"},
     "renew": {"worker"},
+    "renew_each": {"worker"},
+    "claim_each": {"worker"},
+    "report_each": {"worker"},
     "owned": {"worker"},
     "complete": {"worker"},
     "complete_in": {"producer", "worker"},
@@ -104,7 +107,10 @@ def functions(names: Iterable[str]) -> set[str]:
 EVERYBODY = {"schema_version", "schema_supports_from"}
 HELPERS = {
     # of owners
-    "owns", "patience", "seen", "unpark_ended",
+    "owns", "seen", "wait_for_keys", "unpark_ended", "check_results",
+    # of rows that raise, or are too large
+    "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",
+    "settle_raised", "take_back", "take_job", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
     # of the rest
     "access_problems", "access_wanted", "granted_functions", "granted_views",
     "add_arrays", "admit_each", "admit_in_rooms", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals",
@@ -118,7 +124,7 @@ HELPERS = {
     "failures_of", "few", "few_wait", "find_jobs", "find_many", "forgotten_jobs", "histogram_bounds", "holds_exist",
     "horizon", "id_at", "intent_problem", "intents_of", "is_moment", "job_fits", "lane_limits", "lanes_not_paused",
     "lanes_queued", "lanes_ready", "lanes_with_room", "last_error_class", "late_schedules", "lease_of", "leases_of",
-    "lock_key_limits", "lock_lane", "lock_lanes", "lock_runnable", "lost_jobs", "missing_guards", "moment_of",
+    "lock_key_limits", "lock_in_lane", "lock_in_lanes", "lock_runnable", "lost_jobs", "missing_guards", "moment_of",
     "moment_of_id", "names_in_words", "note_changed", "note_recorded", "oldest_ready", "open_walk", "orphaned_jobs",
     "overdue_jobs", "overdue_leases", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end",
     "recent_traffic", "record_intent", "refuse", "refuse_payload", "refuse_rewriting", "refuse_schedule",
@@ -194,6 +200,9 @@ CALLS = {
     "claim_job": f"{NO_ID}, 'w'",
     "heartbeat": f"'w', {NONE}",
     "renew": f"'w', {NONE}",
+    "renew_each": f"'w', {NONE}",
+    "report_each": f"'w', {NONE}, '{{}}', '{{}}'",
+    "claim_each": "'w'",
     "owned": "'w'",
     "complete": f"'w', {NONE}",
     "fail": f"'w', {NO_ID}, 1",

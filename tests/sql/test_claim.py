@@ -107,7 +107,7 @@ def test_what_others_hold_is_passed_over_and_the_rest_stays_in_claim_order(share
 
 
 def test_the_law_of_order_catches_a_merge_without_a_cut(session):
-    session.mutate("lock_lanes", CUT, "true")
+    session.mutate("lock_in_lanes", CUT, "true")
     # One of the six lanes holds the fifty best, and the merge reads only a share of each.
     fill(session, [50] * 6, 1, 0)
     session.execute("update jobs set priority = case when queue = 'q0' and kind = 'k0' then 9 else 0 end")

@@ -21,7 +21,7 @@ from leasehold.db.store.schedules import ClaimedSchedule, ScheduleCalls, StoredS
 from leasehold.db.store.statistics import Bucket, FlowRow, Rate, Span, StatisticsCalls
 from leasehold.db.store.system import Holder, System, SystemCalls, TableRow
 from leasehold.db.store.tokens import StoredToken, TokenCalls, TokenView
-from leasehold.db.store.worker import ClaimedJob, Renewal, Token, WorkerCalls
+from leasehold.db.store.worker import ClaimedJob, Renewal, Reported, Token, WorkerCalls
 
 __all__ = [
     "AttemptRow",
@@ -49,6 +49,7 @@ __all__ = [
     "Rate",
     "Refused",
     "Renewal",
+    "Reported",
     "Seen",
     "Span",
     "Store",

@@ -11,6 +11,13 @@ _TEXTS = {
     "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
     " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
     " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
+    "claim_each": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
+    " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
+    " from {}.claim_each_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
+    "renew_each": "select id::text, answer from {}.renew_each_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
+    " %s::text[])",
+    "report_each": "select id::text, answer, state, detail from {}.report_each_v1(%s, %s::uuid[], %s::integer[],"
+    " %s::uuid[], %s::text[])",
     "renew": "select id::text, answer from {}.renew_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
     " %s::text[])",
     "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
@@ -68,6 +75,18 @@ class Renewal:
     """Not renewed, because the row was locked at that moment: try again at once."""
 
 
+@dataclass(slots=True, frozen=True)
+class Reported:
+    """What became of one report."""
+
+    id: str
+    answer: str
+    """`done`, `lost`, `busy` (the row was locked, nothing was written) or `refused` (it cannot be written)."""
+    state: str | None
+    """What the job is in now, if something was written."""
+    detail: str | None
+
+
 class WorkerCalls(Calls):
     """Claim, run, finish."""
 
@@ -82,23 +101,33 @@ class WorkerCalls(Calls):
         claim_id: UUID,
         *,
         lanes: str | None = None,
+        each: bool = False,
     ) -> Call[list[ClaimedJob]]:
-        """Take up to `count` jobs; with `lanes`, only those behind some places."""
+        """Take up to `count` jobs; with `lanes`, only those behind some places.
+
+        With `each`, one by one, and those that cannot be taken are set aside: for when a claim was refused.
+        """
         by = str(claim_id)
         return Call(
-            self._sql["claim"],
+            self._sql["claim_each" if each else "claim"],
             (worker, array_of(tuple(queues)) if queues else None, array_of(tuple(kinds)), count, by, lanes),
             lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows],
             repeatable=True,
         )
 
     def renew(
-        self, worker: str, tokens: Sequence[Token], progress: Sequence[tuple[float, str] | None] = ()
+        self,
+        worker: str,
+        tokens: Sequence[Token],
+        progress: Sequence[tuple[float, str] | None] = (),
+        *,
+        each: bool = False,
     ) -> Call[Renewal]:
-        """Renew leases and note progress; waits for no lock."""
+        """Renew leases and note progress; waits for no lock. With `each`, one by one: for when that was refused."""
         fractions = [p and p[0] for p in progress] if any(progress) else None
         notes = [p and p[1] for p in progress] if any(progress) else None
-        return Call(self._sql["renew"], (worker, *_columns(tokens), fractions, notes), _renewal, repeatable=True)
+        sql = self._sql["renew_each" if each else "renew"]
+        return Call(sql, (worker, *_columns(tokens), fractions, notes), _renewal, repeatable=True)
 
     def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[None]:
         """Keep what attempts have said: for each token a JSON array of lines."""
@@ -126,6 +155,15 @@ class WorkerCalls(Calls):
     def release(self, worker: str, tokens: Sequence[Token]) -> Call[set[str]]:
         """Give jobs back without a failure."""
         return Call(self._sql["release"], (worker, *_columns(tokens)), texts, repeatable=True)
+
+    def report_each(self, worker: str, tokens: Sequence[Token], reports: Sequence[str]) -> Call[list[Reported]]:
+        """Report outcomes one by one, as JSON texts: for when a report of many was refused."""
+        return Call(
+            self._sql["report_each"],
+            (worker, *_columns(tokens), list(reports)),
+            lambda rows: [Reported(*row) for row in rows],
+            repeatable=True,
+        )
 
     def owned(self, worker: str) -> Call[list[Token]]:
         """What the database thinks the worker is running."""

@@ -77,7 +77,7 @@ class OpsJob(View):
     tags: list[str] | None
     parked: bool = Field(description="It waits for a job of its exclusive key, or for a limit on keys.")
     accepted: bool = Field(description="False: submitted, and the answer was never given.")
-    reason: str | None = Field(description="Why it is dead: cancelled, exhausted, fatal, lease_expired.")
+    reason: str | None = Field(description="Why it is dead: cancelled, exhausted, fatal, lease_expired, set_aside.")
     error_class: str | None = Field(description="Of its latest recorded attempt.")
     progress: float | None
     progress_note: str | None

@@ -5,7 +5,10 @@
 -- already been given: [{"queue": …, "kind": …, "priority": …, "id": …}]. A claim that starts there does not
 -- walk over the dead index entries of what was claimed before, which vacuum cannot remove while somebody
 -- holds an old snapshot. A claim without lanes looks everywhere.
--- Errors: LH003 invalid_argument.
+-- Waits for limits, and for an earlier try of the same claim, five seconds at most. A claim that raises takes nothing; claim_each
+-- then does the same row by row, without waiting, and finds the job at fault.
+-- At most 64 MB of payload at once, but always one job.
+-- Errors: LH003 invalid_argument, 55P03 lock_not_available.
 
 create or replace function check_lanes(lanes jsonb) returns void language plpgsql
 as $$
@@ -58,22 +61,41 @@ begin
   end if;
 end $$;
 
+-- The most that a payload can have, stored and without reading it: what is compressed is at most 255 times as long.
+create or replace function most_bytes(payload jsonb) returns bigint language sql stable parallel safe
+return pg_column_size(payload)::bigint * case when pg_column_compression(payload) is null then 1 else 255 end;
+
+-- The most that a claim gives, in bytes of payload. One job is given whatever it has.
+create or replace function claim_bytes() returns bigint language sql immutable parallel safe return 67108864;
+
+-- Of locked jobs, the first in claim order that fit into so many bytes; where `first`, one at least.
+create or replace function within_bytes(locked uuid[], room bigint, first boolean) returns uuid[] language plpgsql
+as $$
+begin
+  return array(
+    select t.id
+    from (select f.id, sum(f.bytes) over (order by f.rank, f.id) as bytes, row_number() over (order by f.rank, f.id) as place
+          from (select j.id, -j.priority as rank, pg_column_size(array[j.payload]) as bytes
+                from jobs j where j.id = any(locked)) f) t
+    where t.bytes <= room or first and t.place = 1);
+end $$;
+
 -- Lock the next `wanted` runnable jobs of one lane, after a place in claim order. Others' rows are skipped.
-create or replace function lock_lane(
+create or replace function lock_in_lane(
   queue text, kind text, after_rank smallint, after_id uuid, wanted integer, at timestamptz,
-  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid, out bytes bigint
 ) language plpgsql
 as $$
 #variable_conflict use_column
 begin
-  select array_agg(t.id), bool_or(t.exclusive_key is not null), max(t.rank), (array_agg(t.id))[count(*)]
-  into ids, exclusive, last_rank, last_id
+  select array_agg(t.id), bool_or(t.exclusive_key is not null), max(t.rank), (array_agg(t.id))[count(*)], sum(t.bytes)
+  into ids, exclusive, last_rank, last_id, bytes
   from (
-    select j.id, j.exclusive_key, -j.priority as rank
+    select j.id, j.exclusive_key, -j.priority as rank, most_bytes(j.payload) as bytes
     from jobs j
-    where j.queue = lock_lane.queue and j.kind = lock_lane.kind and j.state = 'queued' and not j.parked
-      and (-j.priority, j.id) > (lock_lane.after_rank, lock_lane.after_id)
-      and j.run_at <= lock_lane.at and j.retry_count < j.max_attempts
+    where j.queue = lock_in_lane.queue and j.kind = lock_in_lane.kind and j.state = 'queued' and not j.parked
+      and (-j.priority, j.id) > (lock_in_lane.after_rank, lock_in_lane.after_id)
+      and j.run_at <= lock_in_lane.at and j.retry_count < j.max_attempts
     order by -j.priority, j.id
     limit wanted
     for update skip locked) t;
@@ -82,10 +104,10 @@ end $$;
 -- The same across several lanes, in claim order over all of them: read the head of each lane, merge, cut
 -- where the merge stops being certain or a queue or kind has no more room, lock what is left. Reading first and locking afterwards keeps rows
 -- that are not wanted free for others; whoever was faster is skipped and the next round goes on behind.
-create or replace function lock_lanes(
+create or replace function lock_in_lanes(
   queues text[], kinds text[], after_ranks smallint[], after_ids uuid[], wanted integer, at timestamptz,
   queue_rooms integer[], kind_rooms integer[],
-  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+  out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid, out bytes bigint
 ) language plpgsql
 as $$
 #variable_conflict use_column
@@ -106,7 +128,7 @@ begin
       select -j.priority as rank, j.id
       from jobs j
       where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
-        and (-j.priority, j.id) > (l.rank, l.id) and j.run_at <= lock_lanes.at and j.retry_count < j.max_attempts
+        and (-j.priority, j.id) > (l.rank, l.id) and j.run_at <= lock_in_lanes.at and j.retry_count < j.max_attempts
       order by -j.priority, j.id
       limit per_lane) j
   ), cut as (
@@ -130,9 +152,9 @@ begin
   end if;
   last_rank := ranks[cardinality(block)];
   last_id := block[cardinality(block)];
-  select array_agg(t.id), bool_or(t.exclusive_key is not null) into ids, exclusive
+  select array_agg(t.id), bool_or(t.exclusive_key is not null), sum(t.bytes) into ids, exclusive, bytes
   from (
-    select j.id, j.exclusive_key from jobs j
+    select j.id, j.exclusive_key, most_bytes(j.payload) as bytes from jobs j
     where j.id = any(block) and j.state is not distinct from 'queued' and j.parked is distinct from true
     order by j.id for update skip locked) t;
 end $$;
@@ -184,6 +206,7 @@ declare
   key_rounds integer := 0;    -- rounds that had exclusive keys to settle
   asked integer;
   at_end boolean;
+  bytes bigint := claim_bytes();
   taken uuid[] := '{}';
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
@@ -200,17 +223,23 @@ begin
     asked := wanted - cardinality(taken);
     if cardinality(queues) = 1 then
       asked := least(asked, queue_rooms[1], kind_rooms[1]);
-      found_now := lock_lane(queues[1], kinds[1], ranks[1], ids[1], asked, at);
+      found_now := lock_in_lane(queues[1], kinds[1], ranks[1], ids[1], asked, at);
     else
-      found_now := lock_lanes(queues, kinds, ranks, ids, asked, at, queue_rooms, kind_rooms);
+      found_now := lock_in_lanes(queues, kinds, ranks, ids, asked, at, queue_rooms, kind_rooms);
     end if;
     exit when found_now.last_id is null;
     at_end := cardinality(queues) = 1 and cardinality(found_now.ids) < asked;
+    if found_now.bytes > bytes then
+      found_now.ids := within_bytes(found_now.ids, bytes, cardinality(taken) = 0);
+      exit when cardinality(found_now.ids) = 0;
+      at_end := true;
+    end if;
+    bytes := bytes - coalesce(found_now.bytes, 0);
     if found_now.exclusive then
       key_rounds := key_rounds + 1;
       if cardinality(found_now.ids) > 100 then
         found_now := before_too_many_keys(found_now.ids, found_now.last_rank, found_now.last_id);
-        at_end := false;
+        at_end := at_end and bytes < 0;
       end if;
     end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
@@ -270,6 +299,7 @@ create or replace function claim_v1(
 ) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '5s'
 as $$
 #variable_conflict use_column
 declare
@@ -319,9 +349,10 @@ begin
     lease := lease_of(kinds[1]);
     if not (limited.of_queues or limited.of_lanes or limited.of_keys) then
       -- What a worker that waits finds almost always. The rest would find the same, but a first job should start soon.
-      found_now := lock_lane(queues[1], kinds[1], '-32768', '00000000-0000-0000-0000-000000000000', room, clock());
+      found_now := lock_in_lane(queues[1], kinds[1], '-32768', '00000000-0000-0000-0000-000000000000', room, clock());
       if found_now.exclusive is distinct from true then
-        taken := coalesce(found_now.ids, '{}');
+        taken := case when found_now.bytes > claim_bytes() then within_bytes(found_now.ids, claim_bytes(), true)
+          else coalesce(found_now.ids, '{}') end;
       end if;
     end if;
   end if;

@@ -2,39 +2,38 @@
 -- else won, its exclusive key is busy, a limit is exhausted, its queue is paused, or it is not eligible; skip it silently.
 -- Repeating a call with the same claim_id while the lease lives gives true again: the answer may have been lost.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
+-- Waits for no row and no key: whoever has one of them locked counts as the winner. For the row of a limit it waits a
+-- second at most.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
-create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean
+-- `wait`: whether to wait for limits; not where the caller has locked jobs.
+create or replace function take_job(job_id uuid, worker text, token uuid, wait boolean) returns boolean
 language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz;
-  token uuid := coalesce(claim_job_v1.claim_id, gen_random_uuid());
   target record;
   limited record;
   settled boolean;
 begin
-  perform check_worker(worker);
   limited := holds_exist();
   select j.exclusive_key, j.kind, j.queue, j.lease_owner, j.claim_id, j.lease_expires_at
   into target from jobs j where j.id = job_id;
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', job_id));
   end if;
-  if target.claim_id = claim_job_v1.claim_id and target.lease_owner = worker then
+  if target.claim_id = token and target.lease_owner = worker then
     return target.lease_expires_at > clock();
   end if;
   if limited.of_queues and exists (select from queues p where p.queue = target.queue) then
     return false;
   end if;
-  if target.exclusive_key is not null then
-    perform pg_advisory_xact_lock(exclusive_lock(target.exclusive_key));
+  if target.exclusive_key is not null and not pg_try_advisory_xact_lock(exclusive_lock(target.exclusive_key)) then
+    return false;
   end if;
   if (limited.of_lanes or limited.of_keys) and (
     select a.room < 1 from admit_lanes(
-      jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1, true,
+      jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1, wait,
       limited.of_keys and target.exclusive_key is not null, array[target.exclusive_key]) a)
   then
     return false;
@@ -60,7 +59,19 @@ begin
       parked = false, is_current = j.exclusive_key is not null, progress = null, progress_note = null
   where j.id = job_id and j.state is not distinct from 'queued';
   return found;
-exception when unique_violation then
+end $$;
+
+create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean
+language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+begin
+  perform check_worker(worker);
+  return take_job(job_id, worker, coalesce(claim_job_v1.claim_id, gen_random_uuid()), true);
+exception when unique_violation or lock_not_available then
   return false;
 end $$;
 

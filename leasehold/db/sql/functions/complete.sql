@@ -1,14 +1,28 @@
 -- The owner reports success.  running -> success.  Gives the ids that are done.
 -- Guarded by owns(): the lease must be this attempt's and must not have expired. Repeated with the right token it succeeds
 -- again, whenever that is: the answer may have been lost. Any id that is missing has lost its lease and nothing was
--- written for it.
+-- written for it. A row that is locked for longer than a quarter of a second, or that cannot be written, fails the call:
+-- report_each then finds out which.
+-- Errors: LH003 invalid_argument, 55P03 lock_not_available.
+
+create or replace function check_results(ids uuid[], results jsonb[]) returns void language plpgsql
+as $$
+declare
+  bad record;
+begin
+  select t.id, result_problem(t.result) as problem into bad from unnest(ids, results) t(id, result)
+  where result_problem(t.result) is not null limit 1;
+  if found then
+    perform refuse('LH003', 'invalid_argument', format('job %s: %s', bad.id, bad.problem), 'return less, or store it elsewhere');
+  end if;
+end $$;
 
 create or replace function complete_v1(
   worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
 ) returns setof uuid language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_generic_plan set lock_timeout = '250ms'
 as $$
 #variable_conflict use_column
 declare
@@ -16,6 +30,9 @@ declare
   done uuid[];
   keys text[];
 begin
+  if results is not null then
+    perform check_results(ids, results);
+  end if;
   with finished as (
     update jobs j
     set state = 'success', result = t.result, reason_detail = null, finished_at = at, finished_by = worker, updated_at = at,

@@ -36,7 +36,7 @@ begin
   from head h where pg_try_advisory_xact_lock(exclusive_lock(h.exclusive_key));
 
   -- From here on each statement sees what the previous holders of these locks have committed.
-  perform expire(array(
+  perform take_back(array(
     select j.id from jobs j
     where j.exclusive_key = any(keys) and j.is_current and j.state is not distinct from 'running' and j.lease_expires_at <= at));
   with idle as materialized (
@@ -64,9 +64,14 @@ begin
   return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null) || won;
 end $$;
 
--- How long the end of a job waits for a claim that has the lock of its key. It is a claim's time from its locks to its
--- commit; with a claim that does not end (an idle transaction) the key is noted for later instead.
-create or replace function patience() returns text language sql immutable parallel safe return '100ms';
+-- The end of a job waits for a claim that has the lock of its key: a claim's time from its locks to its commit. With a
+-- claim that does not end (an idle transaction) the key is noted for later instead.
+create or replace function wait_for_keys(keys text[]) returns void language plpgsql
+set lock_timeout = '100ms'
+as $$
+begin
+  perform pg_advisory_xact_lock(exclusive_lock(k)) from unnest(keys) k;
+end $$;
 
 -- Jobs of these keys have stopped running: take the locks of the keys, as many as are to be had, and put parked jobs
 -- back. A caller that holds limits, or must not wait for another reason, is not `patient`.
@@ -75,7 +80,6 @@ as $$
 declare
   open_keys text[];
   later text[];
-  usual text;
 begin
   select array_agg(k.key) filter (where k.locked), array_agg(k.key) filter (where not k.locked) into open_keys, later
   from (select t.key, pg_try_advisory_xact_lock(exclusive_lock(t.key)) as locked
@@ -83,10 +87,7 @@ begin
   if later is not null and patient then
     -- A subtransaction only here, where somebody is claiming one of the keys at this moment.
     begin
-      usual := current_setting('lock_timeout');
-      perform set_config('lock_timeout', patience(), true);
-      perform pg_advisory_xact_lock(exclusive_lock(k)) from unnest(later) k;
-      perform set_config('lock_timeout', usual, true);
+      perform wait_for_keys(later);
       open_keys := open_keys || later;
       later := null;
     exception when lock_not_available then

@@ -19,7 +19,10 @@ begin
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', explain_v1.job_id));
   end if;
-  if job.state in ('success', 'dead') then
+  if job.reason = 'set_aside' then
+    return query select 'set_aside', job.reason_detail, null::uuid, null::timestamptz;
+    return;
+  elsif job.state in ('success', 'dead') then
     return query select 'finished', format('it ended as %s at %s', job.state, job.finished_at), null::uuid, null::timestamptz;
     return;
   elsif job.state = 'running' then

@@ -2,8 +2,8 @@
 --   failed     running -> retry (after a backoff), or dead when it was fatal or the last failure of the budget
 --   snoozed    running -> retry; no failure is counted
 --   cancelled  running -> dead, reason cancelled
--- Every one leaves a row in attempts. Guarded, and repeatable, as complete is.
--- Errors: LH003 invalid_argument.
+-- Every one leaves a row in attempts. Guarded, and repeatable, as complete is; report_each finds out which one raised.
+-- Errors: LH003 invalid_argument, 55P03 lock_not_available.
 
 -- Exponential backoff, for callers that bring no delay of their own: 4 s after the first failure, twice as long after
 -- each further one, an hour at most; each wait ends somewhere in its last fifth, so that failed jobs do not return
@@ -50,7 +50,7 @@ create or replace function fail_many_v1(worker text, failures jsonb)
 returns table (id uuid, state job_state) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_generic_plan set lock_timeout = '250ms'
 as $$
 #variable_conflict use_column
 declare
@@ -66,7 +66,7 @@ begin
         state = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is null
           then 'retry'::job_state else 'dead' end,
         reason = verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts),
-        reason_detail = left(f.error ->> 'message', 1000),
+        reason_detail = left(error_of(f.error, 'message'), 1000),
         finished_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is not null then at end,
         run_at = at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
     from (select *, (outcome = 'failed')::int as counts from failures_of(failures) order by id) f
@@ -75,8 +75,8 @@ begin
   ), recorded as (
     insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message,
       error_traceback)
-    select f.id, f.attempt, worker, f.outcome, f.claimed_at, at, f.error ->> 'class', f.error ->> 'message',
-      f.error ->> 'traceback'
+    select f.id, f.attempt, worker, f.outcome, f.claimed_at, at, error_of(f.error, 'class'), error_of(f.error, 'message'),
+      error_of(f.error, 'traceback')
     from failed f)
   select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null) into ended, keys
   from failed f;

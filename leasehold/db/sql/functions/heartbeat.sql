@@ -34,8 +34,8 @@ begin
     ), renewed as (
       update jobs j
       set lease_expires_at = at + lease_seconds_v1(j.kind) * interval '1 second',
-          progress = coalesce(h.progress, j.progress),
-          progress_note = case when h.progress is null then j.progress_note else h.note end
+          progress = coalesce(tidy_progress(h.progress), j.progress),
+          progress_note = case when h.progress is null then j.progress_note else shortened(h.note, 500) end
       from held h where j.id = h.id
       returning j.id)
     select r.id, 'renewed' from renewed r

@@ -82,7 +82,7 @@ as $$
 declare
   room integer := l.max_running - running_under(l);
 begin
-  if room <= 0 and l.max_running > 0 and expire(expired_under(l)) > 0 then
+  if room <= 0 and l.max_running > 0 and take_back(expired_under(l)) > 0 then
     room := l.max_running - running_under(l);
   end if;
   return room;

@@ -241,7 +241,7 @@ begin
   if not exists (select from jobs j where j.exclusive_key is not null and j.parked and j.parked_under is not null) then
     return 0;
   end if;
-  return expire(array(
+  return take_back(array(
     with recursive q(queue) as (
       select min(j.queue) from jobs j where j.state = 'running'
       union all

@@ -2,6 +2,25 @@
 -- over), retry -> dead (max_attempts was lowered meanwhile). Any number of callers; each job moves once.
 -- Gives how many.
 
+-- Move these jobs, which the caller has locked.
+create or replace function promote_these(ids uuid[], at timestamptz) returns integer language plpgsql
+as $$
+declare
+  moved integer;
+  queues text[];
+begin
+  with promoted as (
+    update jobs j
+    set state = case when j.retry_count < j.max_attempts then 'queued'::job_state else 'dead' end, updated_at = at,
+        reason = case when j.retry_count >= j.max_attempts then 'exhausted' end,
+        finished_at = case when j.retry_count >= j.max_attempts then at end
+    where j.id = any(ids) and j.state in ('created', 'retry')
+    returning j.queue, j.state)
+  select count(*), array_agg(distinct p.queue) filter (where p.state = 'queued') into moved, queues from promoted p;
+  perform announce(queues);
+  return moved;
+end $$;
+
 create or replace function promote_v1(max integer default 1000) returns integer language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -9,22 +28,35 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
   at timestamptz := clock();
-  moved integer;
-  queues text[];
+  due uuid[];
+  id uuid;
+  moved integer := 0;
 begin
-  with due as materialized (
+  due := array(
     select j.id from jobs j
     where j.state in ('created', 'retry') and j.accepted and j.run_at <= at
-    order by j.run_at limit promote_v1.max for update skip locked
-  ), promoted as (
-    update jobs j
-    set state = case when j.retry_count < j.max_attempts then 'queued'::job_state else 'dead' end, updated_at = at,
-        reason = case when j.retry_count >= j.max_attempts then 'exhausted' end,
-        finished_at = case when j.retry_count >= j.max_attempts then at end
-    from due where j.id = due.id
-    returning j.queue, j.state)
-  select count(*), array_agg(distinct p.queue) filter (where p.state = 'queued') into moved, queues from promoted p;
-  perform announce(queues);
+    order by j.run_at limit promote_v1.max for update skip locked);
+  if cardinality(due) > 0 then
+    begin
+      moved := promote_these(due, at);
+      due := '{}';
+    exception when others then
+      if is_passing(sqlstate) then
+        raise;
+      end if;
+    end;
+  end if;
+  -- Only where a row has raised: it is set aside, and the others move.
+  foreach id in array due loop
+    begin
+      moved := moved + promote_these(array[id], at);
+    exception when others then
+      if is_passing(sqlstate) then
+        raise;
+      end if;
+      moved := moved + set_aside(id, 'when its time had come', sqlstate, sqlerrm)::integer;
+    end;
+  end loop;
   perform unpark_again();
   return moved;
 end $$;

@@ -6,7 +6,7 @@ create or replace function release_v1(
 ) returns setof uuid language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_generic_plan set lock_timeout = '250ms'
 as $$
 #variable_conflict use_column
 declare

@@ -2,7 +2,8 @@
 -- the budget: a job that kills its worker every time ends after exactly max_attempts of them.
 -- Idempotent and safe from any number of callers: each expired lease is swept once. Gives how many.
 
--- Sweep the given jobs, if they are expired. Rows must be few enough to lock at once.
+-- Sweep the given jobs, if they are expired. Rows must be few enough to lock at once. Whoever calls this directly fails as
+-- a whole when a row raises; take_back does not.
 create or replace function expire(ids uuid[]) returns integer language plpgsql
 as $$
 declare
@@ -44,6 +45,36 @@ begin
   return swept;
 end $$;
 
+-- The same for everybody: a row that raises is set aside, and the others are swept.
+create or replace function take_back(ids uuid[]) returns integer language plpgsql
+as $$
+declare
+  swept integer := 0;
+  id uuid;
+begin
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+  begin
+    return expire(ids);
+  exception when others then
+    if is_passing(sqlstate) then
+      raise;
+    end if;
+  end;
+  foreach id in array ids loop
+    begin
+      swept := swept + expire(array[id]);
+    exception when others then
+      if is_passing(sqlstate) then
+        raise;
+      end if;
+      swept := swept + set_aside(id, 'when its lease had expired', sqlstate, sqlerrm)::integer;
+    end;
+  end loop;
+  return swept;
+end $$;
+
 create or replace function sweep_v1(max integer default 1000) returns integer language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -53,7 +84,7 @@ declare
   at timestamptz := clock();
   swept integer;
 begin
-  swept := expire(array(
+  swept := take_back(array(
     select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
     limit sweep_v1.max for update skip locked));
   perform unpark_forgotten();

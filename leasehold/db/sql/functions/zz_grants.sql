@@ -7,7 +7,8 @@ create or replace function granted_functions() returns jsonb language sql immuta
 return '{
     "leasehold_producer": ["enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status",
       "statuses", "lease_seconds", "cancel", "complete_in"],
-    "leasehold_worker": ["claim", "claim_job", "heartbeat", "renew", "owned", "complete", "complete_in", "fail", "fail_many", "release",
+    "leasehold_worker": ["claim", "claim_each", "claim_job", "heartbeat", "renew", "renew_each", "owned", "complete", "complete_in", "fail", "fail_many",
+      "release", "report_each",
       "sweep", "promote", "next_due", "upkeep", "hint", "add_logs", "start_worker", "stop_worker", "declare_kinds", "declare_tasks",
       "status", "lease_seconds", "schedule_due", "schedule_claim", "schedule_fire", "schedule_problem", "schedule_sync",
       "statistics_add", "canary_step"],

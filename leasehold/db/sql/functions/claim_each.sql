@@ -1,0 +1,109 @@
+-- The same as claim, row by row: called with the same arguments when a claim has raised. A job whose row raises, or whose
+-- payload no worker can read, is set aside (dead, reason set_aside), and the next one is tried. Looks at no more than 100
+-- jobs and does not wait for limits, keys or rows. What is no row's fault (is_passing) is raised, and so is an error that each of three jobs or
+-- more has raised alike: that is no single job's fault either, and none of them is set aside.
+-- Errors: LH003 invalid_argument.
+
+-- The first jobs in claim order of these lanes.
+create or replace function first_of_lanes(look jsonb, most integer) returns uuid[] language plpgsql stable
+as $$
+begin
+  return array(
+    select j.id
+    from jsonb_to_recordset(look) l(queue text, kind text, priority smallint, id uuid)
+    cross join lateral (
+      select -j.priority as rank, j.id from jobs j
+      where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
+        and (-j.priority, j.id) > (coalesce(-l.priority, -32768)::smallint,
+          coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
+      order by -j.priority, j.id limit most) j
+    order by j.rank, j.id limit most);
+end $$;
+
+-- Set aside what has raised, unless it does not look like the fault of single rows. Raises the first error if nothing
+-- could be taken and nothing set aside: the caller must not spin.
+create or replace function settle_raised(raised jsonb, taken integer) returns void language plpgsql
+as $$
+declare
+  bad record;
+  aside integer := 0;
+begin
+  if taken > 0 or jsonb_array_length(raised) < 3
+     or (select count(distinct r ->> 'code') from jsonb_array_elements(raised) r) > 1
+     or raised #>> '{0,code}' in ('22023', '54000') then
+    for bad in select * from jsonb_to_recordset(raised) r(id uuid, code text, message text) loop
+      aside := aside + set_aside(bad.id, 'when it was claimed', bad.code, bad.message)::integer;
+    end loop;
+  end if;
+  if taken = 0 and aside = 0 and jsonb_array_length(raised) > 0 then
+    raise exception using errcode = raised #>> '{0,code}', message = raised #>> '{0,message}',
+      detail = format('%s jobs raised when they were claimed, the first is %s', jsonb_array_length(raised), raised #>> '{0,id}');
+  end if;
+end $$;
+
+create or replace function claim_each_v1(
+  worker text,
+  queues text[] default null,
+  kinds text[] default null,
+  count integer default 1,
+  claim_id uuid default null,
+  lanes jsonb default null
+) returns table (
+  id uuid, kind text, queue text, payload jsonb, attempt integer, retry_count smallint, max_attempts smallint,
+  priority smallint, lease_seconds double precision, run_at timestamptz, claimed_at timestamptz
+) language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+declare
+  token uuid := coalesce(claim_each_v1.claim_id, gen_random_uuid());
+  look jsonb := claim_each_v1.lanes;
+  candidate uuid;
+  problem text;
+  taken uuid[] := '{}';
+  bytes bigint := claim_bytes();
+  raised jsonb := '[]';
+begin
+  perform check_worker(worker);
+  if not begin_claim(worker, token) then
+    if look is null then
+      look := (select jsonb_agg(jsonb_build_object('queue', l.queue, 'kind', l.kind)) from lanes_ready(queues, kinds) l);
+    end if;
+    foreach candidate in array first_of_lanes(look, 100) loop
+      exit when cardinality(taken) >= claim_each_v1.count or bytes < 0;
+      begin
+        if take_job(candidate, worker, token, false) then
+          problem := (select json_problem('the payload', j.payload) from jobs j where j.id = candidate);
+          if problem like '%larger%' then
+            raise program_limit_exceeded using message = problem;
+          end if;
+          taken := taken || candidate;
+          bytes := bytes - (select pg_column_size(array[j.payload]) from jobs j where j.id = candidate);
+        end if;
+      exception when others then
+        if is_passing(sqlstate) then
+          raise;
+        end if;
+        raised := raised || jsonb_build_object('id', candidate, 'code', sqlstate, 'message', sqlerrm);
+      end;
+    end loop;
+    perform settle_raised(raised, cardinality(taken));
+    update workers w set claim_id = token, seen_at = clock() where w.id = worker;
+  end if;
+  return query
+    select j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,
+      lease_of(j.kind), j.run_at, j.claimed_at
+    from jobs j where j.state = 'running' and j.lease_owner = worker and j.claim_id = token and j.lease_expires_at > clock()
+    order by -j.priority, j.id;
+end $$;
+
+create or replace function claim_each(
+  worker text, queues text[] default null, kinds text[] default null, count integer default 1,
+  claim_id uuid default null, lanes jsonb default null
+) returns table (
+  id uuid, kind text, queue text, payload jsonb, attempt integer, retry_count smallint, max_attempts smallint,
+  priority smallint, lease_seconds double precision, run_at timestamptz, claimed_at timestamptz
+) language sql
+security definer set search_path from current
+as $$ select * from claim_each_v1(worker, queues, kinds, count, claim_id, lanes) $$;

@@ -1,0 +1,83 @@
+"""A job whose row raises, or is locked by a session that sleeps, stops no other job of its worker."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+
+from leasehold import App
+from tests.worker.conftest import attempts, row, until, working
+
+Sql = psycopg.Connection[dict[str, Any]]
+
+TRIGGER = """
+create function poisoned() returns trigger language plpgsql as $$
+begin
+  if new.payload ->> 'at' = new.state::text then
+    raise exception 'a trigger of the user''s';
+  end if;
+  return new;
+end $$;
+create trigger poisoned before update on jobs for each row execute function poisoned()
+"""
+
+
+async def test_a_job_that_cannot_be_claimed_is_set_aside_and_all_others_are_done(app: App, sql: Sql) -> None:
+    sql.execute(TRIGGER)
+
+    @app.task(kind="any")
+    async def any_task(at: str) -> str:
+        return at
+
+    bad = [await any_task.using(priority=1).aenqueue(at="running") for _ in range(2)]
+    good = [await any_task.aenqueue(at="nowhere") for _ in range(20)]
+    async with working(app):
+        assert [await job.aresult(60) for job in good] == ["nowhere"] * 20
+        await until(lambda: all(row(sql, job)["state"] == "dead" for job in bad), within=60)
+        assert await (await any_task.aenqueue(at="later")).aresult(60) == "later"
+    assert {row(sql, job)["reason"] for job in bad} == {"set_aside"}
+
+
+async def test_a_report_that_cannot_be_written_fails_its_own_job_only(app: App, sql: Sql) -> None:
+    sql.execute(TRIGGER)
+
+    @app.task(kind="any")
+    async def any_task(at: str) -> str:
+        return at
+
+    jobs = [await any_task.using(max_attempts=1).aenqueue(at="success" if n == 5 else "x") for n in range(20)]
+    async with working(app):
+        for n, job in enumerate(jobs):
+            if n != 5:
+                assert await job.aresult(60) == "x"
+        await until(lambda: row(sql, jobs[5])["state"] == "dead", within=60)
+    (attempt,) = attempts(sql, jobs[5])
+    assert attempt["error_class"] == "leasehold.ReportRefused"
+    assert "a trigger of the user" in attempt["error_message"]
+
+
+async def test_a_session_that_keeps_one_running_job_locked_stops_no_other_report(app: App, dsn: str, sql: Sql) -> None:
+    """begin; select cancel(…) and nothing more: that job's own report waits, and counts when the session rolls back."""
+    go = asyncio.Event()
+
+    @app.task(kind="held", lease=60)
+    async def held() -> str:
+        await go.wait()
+        return "done"
+
+    @app.task(kind="other", lease=60)
+    async def other(n: int) -> int:
+        return n
+
+    async with working(app):
+        job = await held.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "running", within=60)
+        with psycopg.connect(dsn) as sleeper:
+            sleeper.execute("select leasehold.cancel(%s)", [job.id])
+            go.set()
+            others = [await other.aenqueue(n=n) for n in range(50)]
+            assert [await one.aresult(60) for one in others] == list(range(50))
+            assert row(sql, job)["state"] == "running"
+            sleeper.rollback()
+        assert await job.aresult(60) == "done"
+    assert attempts(sql, job) == []
