@@ -89,7 +89,7 @@ class JobContext:
         self._renew()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far the job is, from 0 to 1. Written with the next heartbeat; only the latest counts."""
+        """Say how far the job is, from 0 to 1. Written within about a second; only the latest counts."""
         self._progress = (fraction_of(fraction), text_of(note, MAX_NOTE))
         self.checkpoint()
 

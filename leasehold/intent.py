@@ -12,6 +12,9 @@ from leasehold.errors import InvalidJob
 LARGEST = 32_767
 """Of priorities, either way, and of max_attempts: both are a smallint."""
 
+CANCEL = "@cancel:"
+"""How the hint begins that a running job was cancelled; its id follows."""
+
 DUE = "@due"
 """The hint for jobs that wait for their time."""
 

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+
+_STOPS = frozenset({"checkpoint", "progress", "heartbeat"})
+"""What a task calls of its job, and is stopped by."""
 
 
 class TimedOut(LeaseholdError, TimeoutError):
@@ -82,6 +88,7 @@ class ThreadExecutor:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
+        self._process = os.getpid()
 
     async def run(self, task: "Task[..., Any]", arguments: Mapping[str, Any], context: "JobContext") -> object:
         """Run the function in a thread. Its slot is free only when the function has really ended."""
@@ -92,9 +99,10 @@ class ThreadExecutor:
         if self._busy > self._threads:
             self._threads += 1
             threading.Thread(target=self._serve, name=f"leasehold-task-{self._threads}", daemon=True).start()
-        self._work.put(partial(_call, function, loop, done))
+        self._work.put(partial(_call, function, loop, done, self._process))
         timeout = task.options.timeout
-        late = None if timeout is None else loop.call_later(timeout, context.stop, timed_out(task))
+        began = time.monotonic()
+        late = None if timeout is None else loop.call_later(timeout, _overdue, task, context)
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
@@ -106,6 +114,11 @@ class ThreadExecutor:
             self._busy -= 1
             if late is not None:
                 late.cancel()
+                if done.done() and isinstance(context.stop_reason, TimedOut):
+                    took = time.monotonic() - began
+                    logger.warning(
+                        "%s %s ended after %.1f s, its timeout is %g s", task.kind, context.id, took, timeout
+                    )
 
     def close(self) -> None:
         """Let the idle threads end."""
@@ -117,7 +130,31 @@ class ThreadExecutor:
             call()
 
 
-def _call(function: Callable[[], object], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[object]") -> None:
+def _overdue(task: "Task[..., Any]", context: "JobContext") -> None:
+    """Its time is over. A thread cannot be stopped: say so, once, and have its next checkpoint raise."""
+    context.stop(timed_out(task))
+    logger.warning(
+        "%s %s is past its timeout of %g s and goes on in its thread until it ends or calls checkpoint()",
+        task.kind, context.id, task.options.timeout,
+    )  # fmt: skip
+
+
+def warn_of_threads(tasks: "Iterable[Task[..., Any]]") -> None:
+    """Say what a timeout can do to a plain function, where it looks as if more was expected."""
+    for task in tasks:
+        options, names = task.options, getattr(task.function, "__code__", None)
+        if options.timeout is None or options.executor != "thread" or names is None:
+            continue
+        if not _STOPS.intersection(names.co_names):
+            logger.warning(
+                "%s: a timeout cannot stop a plain function in a thread, only its next current_job().checkpoint() does;"
+                " with executor='process' it can be stopped", task.kind,
+            )  # fmt: skip
+
+
+def _call(
+    function: Callable[[], object], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[object]", process: int
+) -> None:
     """Run in the thread; hand what came of it to the event loop, if that still listens."""
     try:
         value = function()
@@ -125,8 +162,15 @@ def _call(function: Callable[[], object], loop: asyncio.AbstractEventLoop, done:
         answer = partial(_fail, done, error)
     else:
         answer = partial(_succeed, done, value)
+    end_copy_of(process)
     with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
         loop.call_soon_threadsafe(answer)
+
+
+def end_copy_of(process: int) -> None:
+    """If the task forked, and its copy came back as well, that ends here: one worker is enough."""
+    if os.getpid() != process:
+        os._exit(0)
 
 
 def _succeed(done: "asyncio.Future[object]", value: object) -> None:

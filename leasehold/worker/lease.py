@@ -45,6 +45,10 @@ _TRY_AGAIN_AFTER = 0.1
 """Seconds after which a lease is renewed whose row was locked."""
 
 
+_WRITE_EVERY = 1.0
+"""Seconds between two times that progress is written."""
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """Leases of one claim and one length: they began together, and are renewed together."""
@@ -75,6 +79,8 @@ class LeaseKeeper:
         self._held: dict[ClaimedJob, _Batch] = {}
         self._batches: set[_Batch] = set()
         self._urgent: set[ClaimedJob] = set()
+        self._said: set[ClaimedJob] = set()
+        self._wrote = -math.inf
         self._guard = threading.Lock()
         self._changed = threading.Event()
         self._wake_at = math.inf
@@ -138,8 +144,19 @@ class LeaseKeeper:
 
     def soon(self, job: ClaimedJob) -> None:
         """Renew this one now instead of at its turn."""
-        self._urgent.add(job)
+        with self._guard:
+            self._urgent.add(job)
         self._changed.set()
+
+    def write_soon(self, job: ClaimedJob) -> None:
+        """It has said how far it is: that is written together with what others say, once a second at most."""
+        if job in self._said:
+            return
+        with self._guard:
+            first = not self._said
+            self._said.add(job)
+        if first:
+            self._changed.set()
 
     def let_go(self, jobs: Iterable[ClaimedJob]) -> None:
         """The jobs have ended."""
@@ -229,6 +246,8 @@ class LeaseKeeper:
     def _pause(self) -> float | None:
         with self._guard:
             self._wake_at = min((batch.renew_at for batch in self._batches), default=math.inf)
+            if self._said:
+                self._wake_at = min(self._wake_at, self._wrote + _WRITE_EVERY)
             return None if self._wake_at == math.inf else max(0.0, self._wake_at - time.monotonic())
 
     def _renew(self) -> None:
@@ -236,6 +255,9 @@ class LeaseKeeper:
         asked = time.monotonic()
         with self._guard:
             urgent, self._urgent = self._urgent, set()
+            if self._said and self._wrote + _WRITE_EVERY <= asked:
+                urgent |= self._said
+                self._said, self._wrote = set(), asked
             if not urgent and not any(batch.renew_at <= asked for batch in self._batches):
                 return
             due = [batch for batch in self._batches if batch.renew_at - batch.lease / 6 <= asked]

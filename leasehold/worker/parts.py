@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from leasehold.db.link import Link
 from leasehold.db.listen import Listener
 from leasehold.db.outage import Outage
-from leasehold.intent import DUE
+from leasehold.intent import CANCEL, DUE
 from leasehold.schedule import SCHEDULE
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
@@ -82,6 +82,9 @@ class Parts:
         if queue == SCHEDULE or not queue:  # no name: some may have been lost
             self.scheduler.hint()
         if queue == SCHEDULE:
+            return
+        if queue.startswith(CANCEL):
+            self.runner.look_at(queue.removeprefix(CANCEL))
             return
         due = queue == DUE
         if not due:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from leasehold.task import Task
 from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.executors import ThreadExecutor, run_in_time
+from leasehold.worker.executors import ThreadExecutor, end_copy_of, run_in_time, warn_of_threads
 from leasehold.worker.journal import Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
@@ -65,6 +66,11 @@ class Running(JobContext):
     def _renew(self) -> None:
         self.runner.keeper.soon(self.job)
 
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the job is, from 0 to 1. Written within about a second; only the latest counts."""
+        super().progress(fraction, note)
+        self.runner.keeper.write_soon(self.job)
+
     def _completion(self) -> Completion:
         return CompleteIn(self.runner.worker.id, self.runner.worker.store, self.task, self.job)
 
@@ -77,6 +83,7 @@ class Runner:
         self.journal = place.open(worker.id, worker.options.slots)
         self.solitude = Solitude(place, self._give_back)
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._finisher = finisher
         self.keeper = keeper
         self._slots = worker.options.slots
@@ -85,6 +92,7 @@ class Runner:
         self._running: dict[ClaimedJob, Running] = {}
         self._threads = ThreadExecutor(worker.options.slots)
         check_tasks(worker.app.tasks.values())
+        warn_of_threads(worker.app.tasks.values())
         self._processes = ProcessExecutor(worker.options.slots, worker=worker.id, schema=worker.app.settings.schema)
         self._room = asyncio.Event()
         self._room.set()
@@ -225,6 +233,7 @@ class Runner:
             if executor == "loop":
                 function = task.function if task.options.timeout is None else partial(run_in_time, task)
                 value = await function(**arguments)
+                end_copy_of(self._process)
             else:
                 value = await self._threads.run(task, arguments, running)
             return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
@@ -239,6 +248,12 @@ class Runner:
             return outcome_of(task, job.retry_count, error)
 
     # -- endings
+
+    def look_at(self, job_id: str) -> None:
+        """This job was cancelled, it is said: if it runs here, ask for its lease now instead of at its turn."""
+        for job in self._running:
+            if job.id == job_id:
+                self.keeper.soon(job)
 
     def lose(self, job: ClaimedJob) -> None:
         """The lease is gone: tell the task, write nothing."""

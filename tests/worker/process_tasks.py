@@ -48,6 +48,11 @@ def pid(seconds: float = 0) -> int:
     return os.getpid()
 
 
+@app.task(kind="p.patient", executor="process", lease=600)
+def patient() -> None:
+    time.sleep(600)
+
+
 @app.task(kind="p.strict", executor="process")
 def strict(n: int) -> int:
     return n

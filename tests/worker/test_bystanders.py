@@ -31,6 +31,11 @@ def killer() -> None:
     time.sleep(0.3)
     os._exit(9)
 
+@app.task(kind="fork")
+def fork() -> int:
+    os.fork()
+    return os.getpid()
+
 @app.task(kind="bystander", lease=600)
 async def bystander(seconds: float = 1) -> int:
     await asyncio.sleep(seconds)
@@ -89,6 +94,25 @@ async def test_a_killed_worker_gives_its_jobs_back_long_before_their_leases_end(
         os.kill(worker["pid"], signal.SIGKILL)
         await until(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
     assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
+
+
+async def test_a_thread_that_forks_leaves_no_copy_of_the_worker(dsn: str, folder: Path, sql: Sql) -> None:
+    with supervised(dsn, folder, "--slots", "1"):
+        sql.execute("select enqueue('fork') from generate_series(1, 3)")
+        await until(lambda: [job["state"] for job in jobs(sql, "fork")] == ["success"] * 3, within=60)
+        [worker] = sql.execute("select pid from workers where stopped_at is null").fetchall()
+        assert {job["result"] for job in jobs(sql, "fork")} == {worker["pid"]}
+        children = Path(f"/proc/{worker['pid']}/task/{worker['pid']}/children")
+        copies = lambda: [pid for pid in children.read_text().split() if _runs(pid)]  # noqa: E731
+        await until(lambda: copies() == [], within=60)
+
+
+def _runs(pid: str) -> bool:
+    """Whether it is more than a zombie, which only the task could reap."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_journal_is_given_to_one_and_only_after_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

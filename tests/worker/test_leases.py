@@ -7,8 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold import App, LeaseLost, current_job
+from leasehold import App, Intent, LeaseLost, current_job
 from tests.timing import bound
+from tests.worker import process_tasks
 from tests.worker.conftest import attempts, row, until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -158,3 +159,34 @@ async def test_losing_every_connection_again_and_again_loses_no_job(app: App, sq
         finished = "select count(*) as n from jobs where state = 'success'"
         await until(lambda: sql.execute(finished).fetchone() == {"n": len(jobs)}, within=30)
     assert set(done) == set(range(500))
+
+
+@pytest.mark.parametrize("executor", ["loop", "thread", "process"])
+async def test_a_cancelled_task_is_stopped_long_before_its_next_heartbeat(app: App, sql: Sql, executor: str) -> None:
+    app.register(process_tasks.patient)
+    ended: list[str] = []
+
+    @app.task(kind="loop", lease=600)
+    async def on_loop() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("loop")
+
+    @app.task(kind="thread", lease=600)
+    def in_thread() -> None:
+        try:
+            while True:
+                current_job().checkpoint()
+                time.sleep(0.05)
+        finally:
+            ended.append("thread")
+
+    kind = {"loop": "loop", "thread": "thread", "process": "p.patient"}[executor]
+    async with working(app, slots=1) as worker:
+        [job] = await app.aenqueue_many([Intent(kind=kind, payload="{}")])
+        await until(lambda: row(sql, job)["state"] == "running", within=60)
+        await until(lambda: worker.snapshot().running == 1, within=60)
+        sql.execute("select cancel(%s, 'not wanted')", [job.id])
+        await until(lambda: worker.snapshot().running == 0, within=60)
+    assert (row(sql, job)["reason"], ended) == ("cancelled", [] if executor == "process" else [executor])

@@ -1,6 +1,7 @@
 """What a task returns or raises, and what becomes of its job."""
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -219,6 +220,28 @@ async def test_a_thread_that_exits_the_program_only_fails_its_job(app: App, sql:
         job = await leave.aenqueue()
         with pytest.raises(JobFailed, match="SystemExit"):
             await job.aresult(10)
+
+
+async def test_a_thread_past_its_timeout_is_said_and_recorded(
+    app: App, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(kind="deaf", timeout=0.2)
+    def deaf() -> str:
+        time.sleep(0.5)
+        return "done"
+
+    @app.task(kind="hears", timeout=60)
+    def hears() -> None:
+        current_job().checkpoint()
+
+    async with working(app):
+        job = await deaf.aenqueue()
+        assert await job.aresult(60) == "done"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.split(":")[0] for line in said if "cannot stop a plain function" in line] == ["deaf"]
+    assert any(f"deaf {job.id} is past its timeout of 0.2 s" in line for line in said)
+    kept = sql.execute("select l ->> 2 as said from job_logs, jsonb_array_elements(lines) l").fetchall()
+    assert any("its timeout is 0.2 s" in line["said"] for line in kept)
 
 
 async def test_a_task_knows_its_job(app: App) -> None:

@@ -49,6 +49,34 @@ async def test_a_heartbeat_of_the_task_writes_progress_at_once(app: App, sql: Sq
         await job.aresult(10)
 
 
+async def test_progress_is_written_soon_however_long_the_lease_and_a_finished_job_has_all_of_it(
+    app: App, sql: Sql
+) -> None:
+    go = asyncio.Event()
+
+    @app.task(kind="long", lease=3600)
+    async def long() -> None:
+        for step in range(6):
+            current_job().progress(step / 10, f"step {step}")
+            await asyncio.sleep(0)
+        await go.wait()
+
+    @app.task(kind="silent")
+    async def silent() -> None:
+        pass
+
+    async with working(app):
+        job = await long.aenqueue()
+        await until(lambda: row(sql, job)["progress_note"] == "step 5", within=60)
+        assert row(sql, job)["progress"] == pytest.approx(0.5)
+        go.set()
+        await job.aresult(60)
+        other = await silent.aenqueue()
+        await other.aresult(60)
+    assert row(sql, job)["progress"] == 1
+    assert row(sql, other)["progress"] is None
+
+
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
 async def test_progress_that_makes_no_sense_fails_the_task_that_claims_it(app: App, wrong: float) -> None:
     @app.task(kind="odd", retry=NoRetry())

@@ -1,5 +1,5 @@
 -- Stop a job for good.  created, queued, retry, running -> dead, reason cancelled.  True: it is cancelled, now or
--- before. False: it had already ended otherwise. A running task is told at its next heartbeat.
+-- before. False: it had already ended otherwise. The worker of a running job gets a notification, and stops its task.
 -- Errors: LH002 job_unknown.
 
 create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
@@ -33,6 +33,7 @@ begin
   end if;
   if before.state = 'running' then
     perform announce_room(array[before.id]);
+    perform announce(array['@cancel:' || before.id]);
   end if;
   return true;
 end $$;

@@ -36,7 +36,7 @@ begin
   with finished as (
     update jobs j
     set state = 'success', result = t.result, reason_detail = null, finished_at = at, finished_by = worker, updated_at = at,
-        lease_owner = null, lease_expires_at = null
+        lease_owner = null, lease_expires_at = null, progress = case when j.progress is not null then 1 end
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
     where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.exclusive_key)
