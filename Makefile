@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # More than cores: tests of leases and deadlines mostly wait.
 JOBS ?= 4
 
-.PHONY: run test test-matrix survival faults check format clean bench bench-peers
+.PHONY: run test test-matrix test-pythons survival faults check format clean bench bench-peers
 
 run: $(VENV)/.installed-dev ## the demo: embedded PostgreSQL, three workers, API and dashboard, traffic, a kill button
 	$(BIN)/leasehold demo
@@ -17,6 +17,9 @@ test: $(VENV)/.installed-test ## every test, on the embedded PostgreSQL
 
 test-matrix: $(VENV)/.installed-test ## the tests that touch a database, on each other PostgreSQL that is here
 	$(BIN)/python tests/matrix.py -n $(JOBS) $(MATRIX)
+
+test-pythons: $(VENV)/.installed-test ## every test, on each other Python that is here (PYTHONS=--quick: some, on the newest)
+	$(BIN)/python tests/pythons.py -n $(JOBS) $(PYTHONS)
 
 survival: $(VENV)/.installed-test ## the survival tests with their full counts: half an hour
 	LEASEHOLD_SURVIVAL=full $(BIN)/python -m pytest tests/survival tests/worker tests/db tests/sql/test_limits_races.py tests/schedules/test_day.py tests/http/test_fleet.py tests/http/test_schemathesis.py tests/http/test_away.py tests/faults/test_mutants.py tests/sql/test_verify.py tests/interleavings tests/deploys tests/web --timeout 3600
@@ -41,7 +44,7 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -8,6 +8,7 @@ database for a test takes a twentieth of the time that a disk needs.
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -31,6 +32,11 @@ if "TMPDIR" not in os.environ and os.path.ismount(_MEMORY) and shutil.disk_usage
 # What workers note about the jobs that they run, apart from that of real workers on this machine.
 os.environ["LEASEHOLD_RUN_DIR"] = tempfile.mkdtemp(prefix="leasehold-run-")
 atexit.register(shutil.rmtree, os.environ["LEASEHOLD_RUN_DIR"], ignore_errors=True)
+
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that: those of the tests are
+# to be interrupted whichever way the tests were started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXTERNAL = os.environ.get("LEASEHOLD_TEST_DSN")
 # LEASEHOLD_TEST_DURABLE=1: with the settings of a server that matters, and of bench. In memory it takes no longer. Only

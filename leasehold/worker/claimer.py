@@ -105,11 +105,11 @@ class Claimer:
             self._cursor.note(
                 queues, jobs, wanted=wanted, began=asked, ended=time.monotonic(), from_start=lanes is None
             )
+            if jobs:  # before they start, which may be at once
+                self._worker.app.telemetry.emit("jobs.claimed", jobs=len(jobs), wanted=wanted)
             self._runner.accept(jobs, asked)
             if away:
                 await self._release_unknown(jobs)
-            if jobs:
-                self._worker.app.telemetry.emit("jobs.claimed", jobs=len(jobs), wanted=wanted)
             return len(jobs)
         finally:
             self.claiming_since = None

@@ -82,7 +82,7 @@ def opened(browser: Browser) -> Iterator[Opened]:
             context: BrowserContext = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
             stack.callback(context.close)
             context.add_init_script(WATCH)
-            context.set_default_timeout(30_000)
+            context.set_default_timeout(90_000)
             page = context.new_page()
             page.on("console", lambda said: heard(said.type, said.text))
             page.on("pageerror", lambda error: complaints.append(str(error)))
