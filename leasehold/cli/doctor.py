@@ -72,7 +72,20 @@ def _findings(database: Database, settings: Settings, listen: float) -> list[Fin
         cure = "use a login with the role leasehold_operator, or: grant leasehold_operator to it"
         found = [Finding("privileges", "fail", f"the rest cannot be looked at: {problem.args[0]}", cure)]
     standby = database.run(presence(settings.schema)).standby
-    return [*found, _clock(database), _listen(database, settings.schema, listen, standby=standby)]
+    return [
+        *found,
+        *_pooler(database, settings),
+        _clock(database),
+        _listen(database, settings.schema, listen, standby=standby),
+    ]
+
+
+def _pooler(database: Database, settings: Settings) -> list[Finding]:
+    if not database.is_pooled:
+        return []
+    words = "a pooler is before the database: no statements are prepared, and settings of the role are not pinned"
+    cure = "set LEASEHOLD_PREPARE=off, so that programs need not find out; or give them a DSN to PostgreSQL itself"
+    return [Finding("pooler", "warn" if settings.prepare else "ok", words, cure)]
 
 
 def _clock(database: Database) -> Finding:

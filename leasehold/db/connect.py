@@ -8,6 +8,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
 
+from leasehold.db.way import way_to
 from leasehold.errors import ConfigError, DatabaseUnavailable
 
 # Long enough for a server on another continent, short enough for somebody who waits for the answer.
@@ -18,15 +19,21 @@ _CONNECT_TIMEOUT = 5
 def connected(dsn: str, *, application_name: str) -> Iterator[psycopg.Connection]:
     """Open a connection to `dsn` and close it afterwards, rolling back what is not committed."""
     parts = dsn_parts(dsn)
+    way = way_to(dsn)
     try:
         connection = psycopg.connect(
             dsn,
             application_name=application_name,
             client_encoding="utf8",
+            options=way.options(parts),
             connect_timeout=int(parts.get("connect_timeout") or _CONNECT_TIMEOUT),
             prepare_threshold=None,  # a pooler in transaction mode loses prepared statements
         )
     except psycopg.OperationalError as error:
+        if way.refused(error):
+            with connected(dsn, application_name=application_name) as connection:
+                yield connection
+            return
         raise DatabaseUnavailable(
             f"cannot connect to PostgreSQL at {place_of(parts)}: {reason_of(error)}",
             hint="check that the server runs, and host, port, database, user and password of the DSN",

@@ -94,6 +94,7 @@ class Link:
                 await self._drop()
                 raise
             except Exception as error:
+                self._dialer.way.learn(error)
                 meaning = self._patience.given_up(patience) if cut.fired else trouble_of(error)
                 if _is_unusable(self._connection, meaning):
                     await self._drop()
@@ -141,6 +142,7 @@ class ThreadLink:
             self.patience.answered()
             return call.read(rows)
         except Exception as error:
+            self._dialer.way.learn(error)
             meaning = self.patience.given_up(patience) if cut.fired else trouble_of(error)
             if _is_unusable(self._connection, meaning):
                 self.close()

@@ -91,6 +91,11 @@ def worth_repeating(error: Error) -> bool:
 
 def explain(connection: Connection, step: Step, error: Error, *, schema: str) -> LeaseholdError:
     """Turn the error of one step into one that says what to do; may ask the server why."""
+    if "statement pooling mode" in str(error):
+        return ConfigError(
+            "PgBouncer is in statement mode, which lets no transaction through",
+            hint="set pool_mode = transaction or session for this database",
+        )
     if connection.closed:
         return DatabaseUnavailable(
             f"the connection to PostgreSQL broke during {step.title}",

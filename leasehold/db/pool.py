@@ -79,6 +79,11 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database {self._dialer!r} schema {self.store.schema}>"
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler is known to be before the database."""
+        return bool(self._dialer.way.pooled)
+
     def _begin(self) -> None:
         self._guard = threading.Lock()
         self._closed = False
@@ -131,6 +136,7 @@ class Database:
                     settle(connection)
                     return answer
             except psycopg.Error as error:
+                self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
             time.sleep(pause)
 
@@ -160,6 +166,7 @@ class Database:
                     loop.idle.put(held)
                     loop.seats.release()
             except psycopg.Error as error:
+                self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
             except DatabaseUnavailable as error:
                 error.sent = tries.unknown
@@ -196,6 +203,7 @@ class Database:
             raise self._busy("threads")
         try:
             held = self._idle.take() or self._connect(deadline)
+            held.connection.prepare_threshold = self._dialer.prepare_after
             try:
                 yield held.connection
             finally:
@@ -214,10 +222,12 @@ class Database:
             except TimeoutError:
                 raise self._busy("coroutines") from None
         try:
-            return loop.idle.take() or await self._aconnect(deadline)
+            held = loop.idle.take() or await self._aconnect(deadline)
         except BaseException:
             loop.seats.release()
             raise
+        held.connection.prepare_threshold = self._dialer.prepare_after
+        return held
 
     def _connect(self, deadline: float) -> Held[psycopg.Connection]:
         backoff = Backoff(first=0.05, longest=0.5)

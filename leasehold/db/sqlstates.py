@@ -51,8 +51,9 @@ _NO_WRITES = "25006"
 _LOCKED = "55P03"
 """Another session has the lock, and the function that we called waits for it no longer."""
 
-_UNDONE = ("40", _LOCKED, "57014", _NO_WRITES)
-"""Deadlock or serialization failure, lock timeout, statement timeout, no writes: rolled back, and worth another try."""
+_UNDONE = ("40", _LOCKED, "57014", "26000", "42P05", _NO_WRITES)
+"""Deadlock or serialization failure, lock timeout, statement timeout, a prepared statement that is missing or there
+already (behind a pooler), no writes: rolled back, and worth another try."""
 
 
 def translate(error: BaseException) -> LeaseholdError | None:

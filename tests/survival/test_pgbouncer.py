@@ -6,17 +6,20 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from leasehold import App
 from leasehold.db.migrate import migrate
 from leasehold.embedded import EmbeddedServer
-from tests.survival.conftest import connect, one, ready, rounds, until, worker
+from tests.survival.conftest import ROOT, connect, one, ready, rounds, until, worker
 from tests.survival.tasks import TABLES
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not inst
 
 
 @contextmanager
-def pgbouncer(server: EmbeddedServer, folder: Path) -> Iterator[str]:
+def pgbouncer(server: EmbeddedServer, folder: Path, *, mode: str = "transaction") -> Iterator[str]:
     """A PgBouncer in front of the server; yields the DSN of the database `pooled` through it."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
@@ -44,7 +47,7 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = plain
 auth_file = {folder}/users.txt
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = 5
 """
     )
@@ -93,6 +96,54 @@ async def test_a_worker_behind_pgbouncer_polls_and_does_all_the_rest(tmp_path: P
             waits = "select max(extract(epoch from claimed_at - created_at)) from jobs"
             assert one(sql, waits) <= 1.5
             assert one(sql, "select count(*) from attempts") == 0
+            sql.close()
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+
+
+@pytest.mark.timeout(180)
+async def test_a_pooler_is_found_out_and_named_once(tmp_path: Path) -> None:
+    """Without LEASEHOLD_PREPARE=off: nothing fails, and one line of each program names the cure."""
+    short = Path(tempfile.mkdtemp(prefix="leasehold-pgbouncer-"))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+
+    def leasehold(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "leasehold", *arguments, "--dsn", dsn]
+        return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=90, check=False)
+
+    try:
+        with EmbeddedServer(tmp_path / "home", tcp=True) as server:
+            server.ensure_database("pooled")
+            migrate(server.dsn("pooled"))
+            sql = connect(server.dsn("pooled"))
+            with pgbouncer(server, short) as dsn:
+                with worker(dsn) as process, App(dsn) as app:
+                    await ready(sql, 1)
+
+                    @app.task(kind="nap")
+                    def nap(seconds: float) -> None: ...
+
+                    with ThreadPoolExecutor(10) as pool:
+                        jobs = list(pool.map(lambda _: nap.enqueue(0), range(200)))
+                    done = "select count(*) from jobs where state = 'success'"
+                    await until(lambda: one(sql, done) == len(jobs), within=60)
+                    assert process.poll() is None
+                    process.terminate()
+                    await asyncio.to_thread(process.wait, 60)
+                    assert process.stderr is not None
+                    said = process.stderr.read()
+                assert said.count(b"LEASEHOLD_PREPARE=off") == 1, said.decode()
+                assert b"Traceback" not in said
+                seen = leasehold(dsn, "doctor", "--listen", "0.2")
+                assert "LEASEHOLD_PREPARE=off" in seen.stdout, seen.stdout + seen.stderr
+            with pgbouncer(server, short, mode="statement") as dsn:
+                refused = leasehold(dsn, "stats")
+                assert (refused.returncode, "statement mode" in refused.stderr) == (2, True), refused.stderr
+                assert "Traceback" not in refused.stderr
+            sql.execute("alter database pooled set default_transaction_isolation = 'serializable'")
+            with pgbouncer(server, short) as dsn:
+                refused = leasehold(dsn, "stats")
+                assert (refused.returncode, "default_transaction_isolation" in refused.stderr) == (2, True)
             sql.close()
     finally:
         shutil.rmtree(short, ignore_errors=True)
