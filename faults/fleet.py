@@ -112,16 +112,17 @@ class Fleet:
         self.members: list[Member] = []
 
     def worker(
-        self, name: str, dsn: str, *options: str, slots: int = 10, app: str = "faults.tasks:app", **env: str
-    ) -> Member:
+        self, name: str, dsn: str, *options: str, slots: int = 10, app: str = "faults.tasks:app",
+        program: str = "leasehold", **env: str,
+    ) -> Member:  # fmt: skip
         """A worker, not started yet."""
-        command = ["-m", "leasehold", "worker", app, "--slots", str(slots), "--grace", "5", *options]
+        command = ["-m", program, "worker", app, "--slots", str(slots), "--grace", "5", *options]
         return self._add(name, command, dsn, env)
 
-    def server(self, name: str, dsn: str, **env: str) -> Member:
+    def server(self, name: str, dsn: str, *, program: str = "leasehold", **env: str) -> Member:
         """An API server, not started yet."""
         port = free_port()
-        member = self._add(name, ["-m", "leasehold", "serve", "--port", str(port)], dsn, env)
+        member = self._add(name, ["-m", program, "serve", "--port", str(port)], dsn, env)
         member.url = f"http://127.0.0.1:{port}"
         return member
 

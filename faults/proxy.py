@@ -22,6 +22,9 @@ from faults.wire import Answers, Questions, Round
 PLACES: Final = ("before", "race", "answer", "middle")
 """Where to cut: the question is not passed on; it is, and at once cut; it was answered; half of the answer was."""
 
+RAISE: Final = "raise"
+"""Another place: the server is asked something that it answers with an error instead; the way is its SQLSTATE."""
+
 WAYS: Final = ("reset", "close", "hole")
 """How: a reset, an orderly end, or silence first and a reset later."""
 
@@ -249,7 +252,11 @@ class _Line:
         if knife is not None and asked.executes:
             for function in sorted(asked.functions):
                 if (chosen := knife(function)) is not None:
-                    place, self._way = chosen
+                    place, way = chosen
+                    if place == RAISE:
+                        asked.data, place = _raising(way), ""
+                    else:
+                        self._way = way
                     break
         if place == "before":
             raise _Cut
@@ -285,6 +292,13 @@ class _Line:
             await asyncio.sleep(len(data) / pace)
         to.write(data)
         await to.drain()
+
+
+def _raising(state: str) -> bytes:
+    """A question that the server answers with an error of this SQLSTATE, whether in a transaction or not."""
+    query = f"do $$ begin raise exception using errcode = '{state}', message = 'raised on purpose'; end $$"
+    body = query.encode() + b"\0"
+    return b"Q" + struct.pack("!I", len(body) + 4) + body
 
 
 def _application(greeting: bytes) -> str:

@@ -62,7 +62,7 @@ class Seat:
 
 def frozen(run: Run) -> None:
     """The matrix."""
-    world = World(run, workers=1, every=None)
+    world = World(run, "--queues", "default", workers=1, every=None)
     world.keep_held(4)
     rows, columns = list(ROWS), COLUMNS if run.full else SMALL
     wanted = chosen([(row, column) for row in rows for column in columns] if run.full else diagonal(rows, columns))

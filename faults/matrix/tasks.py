@@ -6,7 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from faults.tasks import LEASE, note
-from leasehold import App
+from leasehold import App, current_job
+from leasehold.retry import FixedDelay
 
 app = App()
 
@@ -35,6 +36,26 @@ async def hold(until: str) -> None:
     note("begin")
     while not (FOLDER / until).exists():  # noqa: ASYNC110 (another process makes it)
         await asyncio.sleep(0.05)
+    note("end")
+
+
+@app.task(kind="chatty", lease=LEASE, max_attempts=5)
+async def chatty() -> None:
+    """Says something, and lives long enough to have it written before its end."""
+    note("begin")
+    current_job().log.info("said")
+    current_job().progress(0.5, "half")
+    current_job().heartbeat()
+    await asyncio.sleep(0.1)
+    note("end")
+
+
+@app.task(kind="flaky", lease=LEASE, max_attempts=5, retry=FixedDelay(0.01))
+async def flaky() -> None:
+    """Fails once."""
+    note("begin")
+    if current_job().attempt == 1:
+        raise RuntimeError("not yet")
     note("end")
 
 

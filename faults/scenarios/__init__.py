@@ -21,7 +21,7 @@ _IN: Final = {
     "soak": "soak",
 }
 
-MATRICES: Final = ("sleeping", "poison", "frozen")
+MATRICES: Final = ("sleeping", "poison", "frozen", "loops")
 """Scenarios that cross everything with everything: each is a module of `faults.matrix`."""
 
 SCENARIOS: Final = {name: f"faults.scenarios.{module}" for name, module in _IN.items()} | {
