@@ -137,7 +137,10 @@ def loops(run: Run) -> None:
         for lane in lanes:
             table.add(lane.result(), run.folder)
     for cell in shared:
-        table.add({cell: hurt_any(seats, *cell)}, run.folder)
+        try:
+            table.add({cell: hurt_any(seats, *cell)}, run.folder)
+        except TimeoutError as error:
+            table.add({cell: str(error)}, run.folder)
     world.rows("select schedule_disable('tick')")
     for name in ["held", *(seat.name for seat in seats)]:
         world.let_go(name)
@@ -249,8 +252,10 @@ def verdict_on_end(seat: Seat, column: str) -> str:
 
 
 def hold(seat: Seat) -> None:
-    """See to it that the worker has leases to renew."""
+    """See to it that the worker lives and has leases to renew."""
     world = seat.world
+    if not seat.member.alive:
+        seat.member.start()
     running = world.jobs(seat.held)
     seat.held = [job for job in seat.held if running[job]["state"] == "running" and running[job]["attempt"] == 1]
     seat.held += [world.enqueue("hold", {"until": seat.name}, queue=seat.name) for _ in range(2 - len(seat.held))]

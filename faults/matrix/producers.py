@@ -1,7 +1,5 @@
 """Every place where a producer or an operator can say something: by SQL, Python, HTTP and the command line."""
 
-import contextlib
-import io
 import json
 import os
 import urllib.error
@@ -14,9 +12,9 @@ from uuid import UUID, uuid4
 import psycopg
 
 from faults.matrix import says
+from faults.matrix.commands import command
 from faults.matrix.corpus import Raw
 from faults.matrix.world import World
-from leasehold.cli.app import main
 from leasehold.db.pool import Database
 from leasehold.errors import LeaseholdError
 
@@ -261,7 +259,7 @@ class Producers:
             raise Unfit("no argument of a program can hold it")
         options = ["-p", f"value={said}"] if field == "parameter" else [_CLI_NAMES[field], said]
         queue = [] if field == "queue" else ["--queue", self._queue]
-        code, text = _command(["enqueue", "eat", "--anyway", *queue, *options])
+        code, text = command(["enqueue", "eat", "--anyway", *queue, *options])
         assert "Traceback" not in text, f"a traceback: {text[-300:]}"
         assert code in (0, 1, 2), f"ended with {code}: {text[-200:]}"
         if code:
@@ -276,21 +274,6 @@ class Producers:
 
 class _RefusedError(Exception):
     """The value was refused in a way that a user can understand."""
-
-
-def _command(arguments: list[str]) -> tuple[int, str]:
-    """A command of `leasehold`, in this process: how it ended and all that it printed."""
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            found = main(arguments)
-        code = int(found or 0)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except Exception as error:  # noqa: BLE001 (it would be a traceback)
-        return 1, f"Traceback: {type(error).__name__}: {error}"
-    out.seek(0)
-    return code, out.read()
 
 
 def _text(value: Any) -> str:

@@ -21,7 +21,7 @@ _IN: Final = {
     "soak": "soak",
 }
 
-MATRICES: Final = ("sleeping", "poison", "frozen", "loops")
+MATRICES: Final = ("sleeping", "poison", "frozen", "loops", "settings")
 """Scenarios that cross everything with everything: each is a module of `faults.matrix`."""
 
 SCENARIOS: Final = {name: f"faults.scenarios.{module}" for name, module in _IN.items()} | {
