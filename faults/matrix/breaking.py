@@ -105,7 +105,7 @@ def watch(file: Path) -> Callable[[str], None]:
         except (OSError, ValueError):
             return
         with guard:
-            if wanted != point or number in seen:
+            if wanted != point or number in seen or Path(f"{file}.{number}").exists():
                 return
             seen.add(number)
         Path(f"{file}.{number}").touch()

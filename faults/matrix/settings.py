@@ -58,6 +58,11 @@ ROWS: Final = (
     "track_io_timing=on", "compute_query_id=on", "stats_fetch_consistency=snapshot", "log_parser_stats=on", "vacuum_cost_delay=10",
 )  # fmt: skip
 
+HARSH: Final = (
+    "statement_timeout=1s", "lock_timeout=10ms", "idle_in_transaction_session_timeout=100ms", "idle_session_timeout=1s", "transaction_timeout=1s",
+    "tcp_user_timeout=1000", "client_connection_check_interval=100ms",
+)  # fmt: skip
+
 LISTS: Final = (
     ["jobs", "list"], ["queues", "list"], ["workers", "list"], ["schedules", "list"], ["limits", "list"], ["stats"], ["errors"], ["verify"],
 )  # fmt: skip
@@ -74,13 +79,28 @@ def settings(run: Run) -> None:
     rows = chosen(ROWS)
     missing = [row for row in rows if row.partition("=")[0].lower() not in known]
     present = [row for row in rows if row not in missing]
-    for found in together(present, 1 if run.full else 16, lambda part: probe(world, part)):
+    for found in together(packs(present, 1 if run.full else 40), lambda part: probe(world, part)):
         table.add(found, run.folder)
     table.add(
         {(row, column): NotApplicable("this PostgreSQL has no such setting") for row in missing for column in COLUMNS}
     )
     world.settle()
     table.close(run)
+
+
+def packs(rows: Sequence[str], size: int) -> list[list[str]]:
+    """So many rows at once, each setting once in a pack; those that leave little room for anything else by themselves."""
+    found: list[list[str]] = [[]]
+    for row in sorted(rows, key=lambda row: row not in HARSH):
+        name = row.partition("=")[0]
+        for pack in found:
+            fits = len(pack) < size and name not in {other.partition("=")[0] for other in pack}
+            if not pack or (fits and (pack[0] in HARSH) == (row in HARSH)):
+                pack.append(row)
+                break
+        else:
+            found.append([row])
+    return found
 
 
 def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
@@ -90,8 +110,6 @@ def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
     given = {}
     for row in rows:
         name, _, value = row.partition("=")
-        if name.lower() in given:
-            continue  # one value of a setting at a time; the other is probed alone
         try:
             set_it(world, role, name, value)
         except psycopg.Error as error:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psycopg
 
-from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, together
+from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, groups, together
 from faults.matrix.world import World
 from faults.run import Run
 from leasehold.db.migrate import Limits, migrate
@@ -175,7 +175,7 @@ def sleeping(run: Run) -> None:
     world.enqueue("hold", {"until": "held"}, exclusive_key="busy")
     table = Table(rows=len(ROWS), columns=len(COLUMNS))
     rows = chosen([row for row in ROWS if row not in NOT])
-    for found in together(rows, 1 if run.full else 12, lambda part: probe(world, part)):
+    for found in together(groups(rows, 1 if run.full else 12), lambda part: probe(world, part)):
         table.add(found, run.folder)
         if dead := world.dead_workers():
             run.problems.append(dead)

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -86,13 +86,13 @@ def groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def together(rows: Sequence[str], size: int, probe: Callable[[Sequence[str]], Found]) -> Iterator[Found]:
+def together(packs: Iterable[Sequence[str]], probe: Callable[[Sequence[str]], Found]) -> Iterator[Found]:
     """Probe several rows at once; where a cell of a group fails, each of its rows alone, to learn which it was.
 
     A row that cannot be probed beside the others of its group gives nothing there, and is probed alone. A failure
     that no row shows alone is the group's own and stays: its cells keep the reason of the group.
     """
-    for group in groups(rows, size):
+    for group in packs:
         found = probe(group)
         if len(group) == 1:
             yield found
@@ -102,8 +102,10 @@ def together(rows: Sequence[str], size: int, probe: Callable[[Sequence[str]], Fo
             yield found
             yield from (probe([row]) for row in group if row not in probed)
             continue
-        alone = [probe([row]) for row in group]
-        yield from alone
+        alone = []
+        for row in group:
+            alone.append(probe([row]))
+            yield alone[-1]
         if not any(map(_any_failed, alone)):
             yield _of_the_group(found)
 
@@ -117,8 +119,10 @@ def halving(
         if len(group) == 1 or not _any_failed(found):
             yield found
             continue
-        parts = list(halving(group, (len(group) + 1) // 2, probe))
-        yield from parts
+        parts = []
+        for part in halving(group, (len(group) + 1) // 2, probe):
+            parts.append(part)
+            yield part
         if not any(map(_any_failed, parts)):
             yield _of_the_group(found)
 
