@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 # Each a jsonb object: a few kB stored, far too much as text, or too deep.
 BOMBS = {
@@ -36,7 +37,7 @@ LENGTHS = ["1001 years", "-1001 years", "178000000 years", "2147483647 days"]
 
 @pytest.fixture
 def session(shared):
-    shared.execute("truncate schedules")
+    shared.execute("truncate schedules, job_logs, queues")
     return shared
 
 
@@ -158,7 +159,7 @@ def test_tags_are_bounded(session, tags, detail):
         session,
         f"select schedule_sync(jsonb_build_array({intent} || %s))",
         tags,
-        psycopg.types.json.Jsonb({"key": "s", "every": "1 hour"}),
+        Jsonb({"key": "s", "every": "1 hour"}),
     )
 
 
@@ -202,3 +203,115 @@ def test_a_field_that_should_be_a_text_and_is_a_bomb_refuses_only_its_own_submis
             f" jsonb_build_object('kind', 'k') || jsonb_build_object('{field}', {bomb}))) order by ord"
         ).fetchall()
         assert answers == [(None,), ("LH003",)], field
+
+
+# Everything else that takes a time or a length of time. Each `{}` is filled with what no calendar knows.
+TIMES = {
+    "schedule_put starts_at": "select schedule_put('s', 'k', every => '1 hour', starts_at => '{moment}')",
+    "schedule_put ends_at": "select schedule_put('s', 'k', every => '1 hour', ends_at => '{moment}')",
+    "schedule_put every": "select schedule_put('s', 'k', every => '{length}')",
+    "schedule_put jitter": "select schedule_put('s', 'k', every => '1 hour', jitter => '{length}')",
+    "schedule_put grace": "select schedule_put('s', 'k', every => '1 hour', grace => '{length}')",
+    "schedule_fire": "select schedule_fire('s', 'w', gen_random_uuid(), now(), array['{moment}'::timestamptz], null)",
+    "schedule_fire next": "select schedule_fire('s', 'w', gen_random_uuid(), now(), '{{}}', '{moment}')",
+    "list_jobs": """select list_jobs('{{"created_after": "{moment}"}}')""",
+    "cancel_many": """select cancel_many('{{"created_before": "{moment}"}}')""",
+    "statistics": "select statistics('{moment}')",
+    "flow": "select flow('2031-01-01', '{moment}')",
+    "create_token": "select create_token(gen_random_uuid(), 't', sha256(''), '{{submit}}', expires_at => '{moment}')",
+    "prune": "select prune('{length}')",
+    "prune_workers": "select prune_workers('{length}')",
+    "verify": "select verify(slack => '{length}')",
+}
+
+
+@pytest.mark.parametrize("call", TIMES.values(), ids=TIMES)
+def test_every_time_that_enters_is_one_of_the_calendar(session, call):
+    for moment, length in (
+        ("infinity", "178000000 years"),
+        ("-infinity", "2147483647 days"),
+        ("20000-01-01", "-5000 years"),
+    ):
+        refused(session, call.format(moment=moment, length=length))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select declare_kinds('{k}', array[%s])",
+        "select start_worker('w', kinds => '{k}', lease_seconds => array[%s])",
+        "select declare_tasks(jsonb_build_array(jsonb_build_object('kind', 'k', 'lease_seconds', %s)))",
+        "select fail('w', gen_random_uuid(), 1, retry_after => %s)",
+        "select fail('w', gen_random_uuid(), 1, retry_after => %s, outcome => 'snoozed')",
+        "select statistics_add('w', 1, %s, '[]')",
+    ],
+)
+@pytest.mark.parametrize("number", ["'NaN'::float8", "'infinity'::float8", "'-infinity'::float8", "1e300::float8"])
+def test_a_number_of_seconds_is_finite(session, call, number):
+    refused(session, call % number)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select start_worker(%s)",
+        "select start_worker('w', queues => array[%s])",
+        "select start_worker('w', kinds => array[%s])",
+        "select declare_kinds(array[%s], array[30])",
+        "select pause(%s)",
+        "select resume(%s)",
+        "select set_limit('queue', %s, 1)",
+        "select drop_limit('kind', %s)",
+        "select schedule_put(%s, 'k', every => '1 hour')",
+        "select schedule_put('s', %s, every => '1 hour')",
+        "select schedule_put('s', 'k', every => '1 hour', due_argument => %s)",
+        "select schedule_put('s', 'k', cron => %s)",
+        "select canary_start(%s)",
+        "select create_token(gen_random_uuid(), %s, sha256(''), '{submit}')",
+        "select create_token(gen_random_uuid(), 't', sha256(''), '{submit}', queues => array[%s])",
+        "select create_token(gen_random_uuid(), 't', sha256(''), '{submit}', kinds => array[%s])",
+        "select hint(array[%s])",
+        "select claim(%s)",
+        "select claim_job(gen_random_uuid(), %s)",
+    ],
+)
+def test_every_name_that_enters_is_bounded(session, call):
+    refused(session, call, "ä" * 1_000_000)
+
+
+def test_what_people_and_tasks_say_is_cut_with_a_mark(session):
+    """Their words are not what the call is for: it does its work, and they are cut."""
+    long = "ä" * 100_000
+    kept = "ä" * 994 + " [cut]"
+    job = session.value("select enqueue('k')")
+    session.one("pause", queue="elsewhere", reason=long, by=long)
+    assert session.execute("select reason, length(paused_by) from queues").fetchone() == (kept, 200)
+    session.one("resume", queue="elsewhere")
+    assert session.one("claim_job", job_id=job, worker="w")
+    lines = [
+        [1.5, "INFO", long],
+        [1, "INFO", "short"],
+        "no line",
+        [1, 2, 3],
+        ["2030", "INFO", "x"],
+        [1e300, "INFO", "y"],
+    ]
+    session.execute("select add_logs('w', %s, '{1}', null, %s)", [[job], [Jsonb(lines)]])
+    assert session.value("select lines from job_logs") == [
+        [1.5, "INFO", kept], [1, "INFO", "short"], ["2030", "INFO", "x"], [1e12, "INFO", "y"],
+    ]  # fmt: skip
+    assert session.one("cancel", id=job, why=long)
+    assert session.job(job)["reason_detail"] == session.attempts(job)[0].error_message == kept
+    session.one("start_worker", worker="w", host=long)
+    assert session.value("select length(host) from workers") == 255
+
+
+def test_log_lines_that_are_bombs_are_bounded(session):
+    session.execute("set statement_timeout = '60s'")
+    job = session.value("select enqueue('k')")
+    assert session.one("claim_job", job_id=job, worker="w")
+    bomb = BOMBS["large exponents"]
+    deep = "(repeat('[', 3000) || repeat(']', 3000))"
+    for line in ("""'[[1e131071, "INFO", "x"]]'""", f"jsonb_build_array({bomb} -> 'a')", deep):
+        session.execute(f"select add_logs('w', array[%s], '{{1}}', null, array[{line}::jsonb])", [job])
+    assert session.value("select length(lines::text) from job_logs") < 200

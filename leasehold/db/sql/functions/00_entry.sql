@@ -120,3 +120,47 @@ return case jsonb_typeof(error -> field)
 -- How far a task says it is: from 0 to 1, or nothing at all.
 create or replace function tidy_progress(progress real) returns real language sql immutable parallel safe
 return case when progress between 0 and 1 then progress when progress < 0 then 0 when progress < 'infinity' then 1 end;
+
+-- Lines of a task's log, [[when, level, text], …]: at most 201 of them, each bounded; what is no such line is left out.
+create or replace function tidy_lines(lines jsonb) returns jsonb language plpgsql stable
+as $$
+begin
+  return (
+    select coalesce(jsonb_agg(jsonb_build_array(
+        case jsonb_typeof(e.line -> 0) when 'number' then to_jsonb(round(greatest(-1e12, least(1e12, (e.line ->> 0)::numeric)), 6))
+          else to_jsonb(left(e.line ->> 0, 40)) end,
+        shortened(e.line ->> 1, 40), shortened(e.line ->> 2, 1000)) order by e.place), '[]')
+    from jsonb_array_elements(case jsonb_typeof(lines) when 'array' then lines else '[]' end) with ordinality e(line, place)
+    where e.place <= 201 and jsonb_typeof(e.line -> 0) in ('number', 'string')
+      and jsonb_typeof(e.line -> 1) = 'string' and jsonb_typeof(e.line -> 2) = 'string');
+end $$;
+
+-- What is wrong with a list of names of queues or kinds.
+create or replace function names_problem(what text, names text[]) returns text language plpgsql immutable
+as $$
+begin
+  return case
+    when cardinality(names) > 10000 then what || ' has more than 10000 names'
+    when array_position(names, null) is not null or '' = any(names) then what || ' has an empty name'
+    when (select max(octet_length(n)) from unnest(names) n) > 200 then what || ' has a name of more than 200 bytes'
+  end;
+end $$;
+
+create or replace function check_names(what text, names text[]) returns void language plpgsql
+as $$
+declare
+  problem text := names_problem(what, names);
+begin
+  if problem is not null then
+    perform refuse('LH003', 'invalid_argument', problem, 'a queue or a kind has a name of 1 to 200 bytes');
+  end if;
+end $$;
+
+-- Refuse a moment that no program could read. Null is for others to judge.
+create or replace function check_moment(what text, moment timestamptz) returns void language plpgsql
+as $$
+begin
+  if not is_readable(moment) then
+    perform refuse('LH003', 'invalid_argument', format('%s %s', what, moment), 'give a time between 0001-01-02 and 9999-12-30');
+  end if;
+end $$;

@@ -37,6 +37,8 @@ begin
   if canary_start_v1.kind is null or canary_start_v1.kind = '' then
     perform refuse('LH003', 'invalid_argument', 'kind is empty', 'name the kind of the jobs');
   end if;
+  perform check_names('kind', array[canary_start_v1.kind]);
+  perform check_names('queues', canary_start_v1.queues);
   select count(f.id), coalesce(bool_or(f.id is null), false) or count(f.id) > 10000 into number, cut
   from find_jobs(canary_filter(canary_start_v1.kind, canary_start_v1.error_class, canary_start_v1.queues), null, 10001, 20000) f;
   if number = 0 and not exists (select from canaries c where c.state = 'running' and c.kind = canary_start_v1.kind

@@ -9,6 +9,7 @@ as $$
 declare
   at timestamptz;
   before jobs;
+  words text := shortened(cancel_v1.why, 1000);
 begin
   select * into before from jobs j where j.id = cancel_v1.id for no key update;
   if not found then
@@ -20,10 +21,10 @@ begin
   at := clock();
   if before.state = 'running' then
     insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_message)
-    values (before.id, before.attempt, before.lease_owner, 'cancelled', before.claimed_at, at, why);
+    values (before.id, before.attempt, before.lease_owner, 'cancelled', before.claimed_at, at, words);
   end if;
   update jobs j
-  set state = 'dead', reason = 'cancelled', reason_detail = why, finished_at = at, updated_at = at, parked = false,
+  set state = 'dead', reason = 'cancelled', reason_detail = words, finished_at = at, updated_at = at, parked = false,
       lease_owner = null, lease_expires_at = null
   where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
   if before.exclusive_key is not null and before.state = 'running' then

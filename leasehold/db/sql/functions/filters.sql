@@ -34,7 +34,8 @@ begin
       'states are created, queued, running, success, retry, dead');
   end if;
   -- A text that is no time is refused by PostgreSQL itself.
-  perform (filter ->> 'created_after')::timestamptz, (filter ->> 'created_before')::timestamptz;
+  perform check_moment('created_after', (filter ->> 'created_after')::timestamptz),
+    check_moment('created_before', (filter ->> 'created_before')::timestamptz);
 end $$;
 
 -- The states that a filter names, as an array; null: it names none.

@@ -36,9 +36,10 @@ begin
   select * into bad from unnest(kinds, lease_seconds) t(kind, lease)
   where t.kind is null or t.kind = '' or t.lease is null or t.lease not between 0.1 and 86400 limit 1;
   if found then
-    perform refuse('LH003', 'invalid_argument', format('kind %L with a lease of %s s', bad.kind, bad.lease),
+    perform refuse('LH003', 'invalid_argument', format('kind %L with a lease of %s s', left(bad.kind, 300), bad.lease),
       'a lease lasts between 0.1 s and 86400 s');
   end if;
+  perform check_names('kinds', kinds);
   -- In one order everywhere, or two workers that start together deadlock.
   insert into kinds as k (kind, lease_seconds, updated_at)
   select t.kind, t.lease, clock() from unnest(kinds, lease_seconds) t(kind, lease) order by t.kind

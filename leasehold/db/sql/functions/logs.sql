@@ -1,4 +1,4 @@
--- What tasks say while they run, kept beside their attempt. Bounded: at most 200 lines an attempt.
+-- What tasks say while they run, kept beside their attempt. Bounded: about 200 lines an attempt, of 1,000 characters.
 -- Written by the owner only, guarded by owns(). Gives the ids whose lines were taken.
 
 create or replace function add_logs_v1(
@@ -14,7 +14,7 @@ declare
 begin
   return query
     insert into job_logs as l (job_id, attempt, lines)
-    select j.id, j.attempt, t.lines
+    select j.id, j.attempt, tidy_lines(t.lines)
     from (select * from unnest(ids, attempts, claim_ids, lines) t(id, attempt, claim_id, lines) order by t.id) t
     join jobs j on j.id = t.id
     where owns(j, worker, t.attempt, t.claim_id, at) and jsonb_typeof(t.lines) = 'array'

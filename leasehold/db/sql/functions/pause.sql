@@ -31,7 +31,7 @@ declare
 begin
   perform check_queue(pause_v1.queue);
   insert into queues as p (queue, paused_at, paused_by, reason)
-  values (pause_v1.queue, at, left(pause_v1.by, 200), left(pause_v1.reason, 1000))
+  values (pause_v1.queue, at, shortened(pause_v1.by, 200), shortened(pause_v1.reason, 1000))
   on conflict (queue) do update set reason = excluded.reason, paused_by = excluded.paused_by;
 end $$;
 

@@ -6,9 +6,9 @@
 create or replace function check_prune(older_than interval, states text[], max integer) returns void language plpgsql
 as $$
 begin
-  if older_than is null or older_than < interval '0' then
+  if older_than is null or older_than not between interval '0' and interval '1000 years' then
     perform refuse('LH003', 'invalid_argument', format('older_than %s', coalesce(older_than::text, 'null')),
-      'say how long ago a job must have finished');
+      'say how long ago a job must have finished, at most 1000 years');
   end if;
   if states is null or cardinality(states) = 0 or not states <@ array['success', 'dead'] then
     perform refuse('LH003', 'invalid_argument', format('states %s', coalesce(states::text, 'null')),
@@ -31,13 +31,14 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  before timestamptz := clock() - prune_v1.older_than;
+  before timestamptz;
   found_now uuid[];
   mine uuid[];
   kinds text[];
   ended job_state[];
 begin
   perform check_prune(older_than, states, prune_v1.max);
+  before := clock() - prune_v1.older_than;
   select array_agg(t.id) into found_now
   from unnest(states) s cross join lateral (
     select j.id from jobs j
@@ -81,10 +82,11 @@ security definer set search_path from current
 as $$
 #variable_conflict use_column
 declare
-  before timestamptz := clock() - prune_workers_v1.older_than;
+  before timestamptz;
   gone text[];
 begin
   perform check_prune(older_than, array['dead'], prune_workers_v1.max);
+  before := clock() - prune_workers_v1.older_than;
   if older_than < interval '1 minute' then
     perform refuse('LH003', 'invalid_argument', format('older_than %s', older_than),
       'a worker that was seen within the last minute may be alive');

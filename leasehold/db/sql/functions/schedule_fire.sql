@@ -37,8 +37,9 @@ as $$
 begin
   if due is null or cardinality(due) > 10000 or missed is null or missed < 0
      or exists (select from unnest(due) with ordinality d(at, n) where d.at is null or d.at <= due[d.n::integer - 1])
-     or next_run_at <= due[cardinality(due)] then
-    perform refuse('LH003', 'invalid_argument', format('due times %s, next %s, missed %s', due, next_run_at, missed),
+     or next_run_at <= due[cardinality(due)] or not is_readable(next_run_at)
+     or exists (select from unnest(due) d where not is_readable(d)) then
+    perform refuse('LH003', 'invalid_argument', format('due times %s, next %s, missed %s', left(due::text, 200), next_run_at, missed),
       'at most 10000 due times in their order, the next after them, and how many were missed');
   end if;
 end $$;
@@ -108,7 +109,7 @@ security definer set search_path from current
 as $$
 #variable_conflict use_column
 begin
-  update schedules t set problem = left(schedule_problem_v1.problem, 1000)
+  update schedules t set problem = shortened(schedule_problem_v1.problem, 1000)
   where t.key = schedule_problem_v1.key and t.locked_by = worker and t.claim_id = token;
   return found;
 end $$;

@@ -107,6 +107,7 @@ as $$ select statistics_add_v1(worker, number, age, rows) $$;
 create or replace function check_span(since timestamptz, until timestamptz, step integer) returns void language plpgsql
 as $$
 begin
+  perform check_moment('since', since), check_moment('until', until);
   if since is null or step is null or step not between 10 and 86400 or step % 10 <> 0
      or until < since or date_part('epoch', until - since) / step > 2000 then
     perform refuse('LH003', 'invalid_argument', format('since %s, until %s, step %s', since, until, step),

@@ -20,6 +20,8 @@ return case
     when cardinality(queues) > 100 or cardinality(kinds) > 100 then 'more than 100 queues or kinds'
     when '' = any(queues) or array_position(queues, null) is not null then 'queues has an empty name'
     when '' = any(kinds) or array_position(kinds, null) is not null then 'kinds has an empty name'
+    when names_problem('queues', queues) is not null then names_problem('queues', queues)
+    when names_problem('kinds', kinds) is not null then names_problem('kinds', kinds)
     when rate not between 0.001 and 1000000 then 'rate ' || rate::text || ' is not between 0.001 and 1000000'
   end;
 
@@ -35,6 +37,7 @@ declare
   problem text := token_problem(create_token_v1.name, create_token_v1.secret_hash, create_token_v1.scopes,
     create_token_v1.queues, create_token_v1.kinds, create_token_v1.rate);
 begin
+  perform check_moment('expires_at', create_token_v1.expires_at);
   if problem is null and create_token_v1.id is null then
     problem := 'id is null';
   end if;
@@ -99,9 +102,9 @@ begin
     problem := case
       when create_token_v2.id is null then 'id is null'
       when octet_length(create_token_v2.namespace) > 200 or create_token_v2.namespace = '' then 'namespace is empty or longer than 200 bytes'
-      when create_token_v2.namespace ~ '[\x01-\x1f]' then 'namespace has a control character'
-      when create_token_v2.namespace is null and create_token_v2.name ~ '[\x01-\x1f]' then 'name has a control character'
-      when not isfinite(create_token_v2.expires_at) then 'expires_at is infinite' end;
+      when create_token_v2.namespace ~ '[[:cntrl:]]' then 'namespace has a control character'
+      when create_token_v2.namespace is null and create_token_v2.name ~ '[[:cntrl:]]' then 'name has a control character'
+      when not is_readable(create_token_v2.expires_at) then 'expires_at is not between 0001-01-02 and 9999-12-30' end;
   end if;
   if problem is not null then
     perform refuse('LH003', 'invalid_argument', problem, 'no token was made');

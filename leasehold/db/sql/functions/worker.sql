@@ -6,7 +6,7 @@ create or replace function check_worker(worker text) returns void language plpgs
 as $$
 begin
   if worker is null or worker = '' or octet_length(worker) > 200 then
-    perform refuse('LH003', 'invalid_argument', format('worker %L', worker), 'a worker has a name of 1 to 200 bytes');
+    perform refuse('LH003', 'invalid_argument', format('worker %L', left(worker, 300)), 'a worker has a name of 1 to 200 bytes');
   end if;
 end $$;
 
@@ -39,11 +39,13 @@ declare
   at timestamptz := clock();
 begin
   perform check_worker(worker);
+  perform check_names('queues', queues);
+  perform check_names('kinds', kinds);
   if lease_seconds is not null then
     perform declare_kinds_v1(kinds, lease_seconds);
   end if;
   insert into workers as w (id, host, pid, queues, kinds, slots, started_at, seen_at)
-  values (worker, host, pid, queues, kinds, slots, at, at)
+  values (worker, shortened(host, 255), pid, queues, kinds, slots, at, at)
   on conflict (id) do update
   set host = excluded.host, pid = excluded.pid, queues = excluded.queues, kinds = excluded.kinds,
       slots = excluded.slots, seen_at = at, stopped_at = null;
