@@ -207,6 +207,45 @@ def test_a_reader_that_goes_by_seq_alone_misses_what_is_committed_late(db: Datab
     assert [job for _, job in seen] == [soon] != [late, soon]
 
 
+def restore_elsewhere(session: Session) -> None:
+    """What a dump that is restored into another cluster leaves: events whose xids have not been reached here."""
+    session.execute("alter table events disable trigger user")
+    session.execute("update events set xid = (xid::text::bigint + 1000000000)::text::xid8")
+    session.execute("alter table events enable trigger user")
+
+
+def move_and_go_on(db: Database, session: Session) -> None:
+    before = session.one("enqueue", kind="before")
+    restore_elsewhere(session)
+    Database.until(lambda: before in [event.job_id for event in pages(session, 100)], "what was restored is shown")
+    seen = pages(session, 100)
+    with db.connect() as slow, slow.transaction():
+        late = slow.one("enqueue", kind="late")
+        soon = session.one("enqueue", kind="soon")
+        assert pages(session, 100) == seen, "what is younger than an open transaction is held back"
+    place = {"after_xid": seen[-1].xid, "after_seq": seen[-1].seq}
+    Database.until(lambda: len(session.rows("events", **place)) == 2, "2 events more")
+    assert [event.job_id for event in session.rows("events", **place)] == [late, soon]
+
+
+def test_a_history_that_was_restored_into_another_cluster_goes_on(db: Database, recorded: Session) -> None:
+    for moves in range(1, 4):
+        move_and_go_on(db, recorded)
+        whole = pages(recorded, 1)
+        assert whole == pages(recorded, 100)
+        assert len({event.seq for event in whole}) == len(whole) == 3 * moves
+        assert [event.job_id for event in whole] == recorded.values("select job_id from events order by xid, seq")
+
+
+def test_a_transaction_that_writes_twice_stays_in_its_era(recorded: Session) -> None:
+    recorded.one("enqueue", kind="before")
+    restore_elsewhere(recorded)
+    with recorded.transaction():
+        for _ in range(3):
+            recorded.one("enqueue", kind="k")
+    assert recorded.value("select count(distinct xid) from events") == 2
+
+
 def test_an_unreasonable_page_is_refused(session: Session) -> None:
     for arguments in ({"max": 0}, {"max": 10_001}, {"after_xid": -1}, {"max": None}):
         with pytest.raises(psycopg.Error) as refused:

@@ -2,6 +2,30 @@
 -- (A disabled trigger with transition tables still makes PostgreSQL collect them, docs/decisions/0017.)
 -- Errors: LH001 illegal_transition (the history is append-only), LH003 invalid_argument.
 
+-- In which era of the history we are. Within one, events come in the order of their transactions' xids; a history that
+-- was restored into a cluster whose xids are lower goes on in a new one. It is known by an event that everybody sees and
+-- whose transaction has not begun here. (Our own may lie beyond our snapshot.) One probe at the end of the index.
+create or replace function history_era() returns bigint language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+declare
+  era bigint;
+begin
+  -- One statement: the snapshot must be that with which the event is seen.
+  select e.latest / 281474976710656 + (e.latest % 281474976710656 >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    and e.latest % 281474976710656 is distinct from pg_current_xact_id_if_assigned()::text::bigint)::integer
+  into era
+  from (select l.xid::text::bigint as latest from events l order by l.xid desc, l.seq desc limit 1) e;
+  return coalesce(era, 0);
+end $$;
+
+-- What stands in events.xid for the present transaction: the era in the high 16 bits, the xid in the 48 below.
+create or replace function history_stamp() returns xid8 language plpgsql
+as $$
+begin
+  return (history_era() * 281474976710656 + pg_current_xact_id()::text::bigint)::text::xid8;
+end $$;
+
 create or replace function note_recorded() returns trigger language plpgsql
 security definer set search_path from current
 as $$
@@ -10,7 +34,7 @@ declare
 begin
   insert into events (xid, at, job_id, kind, queue, to_state, attempt, owner, claim_id, lease_expires_at, retry_count,
     max_attempts, reason, run_at, idempotency_key, exclusive_key)
-  select pg_current_xact_id(), at, n.id, n.kind, n.queue, n.state, n.attempt, n.lease_owner, n.claim_id,
+  select history_stamp(), at, n.id, n.kind, n.queue, n.state, n.attempt, n.lease_owner, n.claim_id,
     n.lease_expires_at, n.retry_count, n.max_attempts, n.reason, n.run_at, n.idempotency_key, n.exclusive_key
   from jobs_new n;
   return null;
@@ -26,7 +50,7 @@ declare
 begin
   insert into events (xid, at, job_id, kind, queue, from_state, to_state, attempt, owner, claim_id, lease_expires_at,
     retry_count, max_attempts, reason, run_at, idempotency_key, exclusive_key)
-  select pg_current_xact_id(), at, n.id, n.kind, n.queue, o.state, n.state, n.attempt,
+  select history_stamp(), at, n.id, n.kind, n.queue, o.state, n.state, n.attempt,
     coalesce(n.lease_owner, o.lease_owner), n.claim_id, n.lease_expires_at, n.retry_count, n.max_attempts, n.reason,
     n.run_at, n.idempotency_key, n.exclusive_key
   from jobs_new n join jobs_old o on o.id = n.id
@@ -111,7 +135,7 @@ as $$ select history_v1(enabled) $$;
 
 -- A page of the history, after the place (xid, seq) of the last event that was read; of one job, if it is given. Events
 -- of transactions that are younger than the oldest one under way are held back, so that a reader who goes on from the
--- last row misses nothing that is committed later. (An xid from beyond the snapshot was restored from another cluster.)
+-- last row misses nothing that is committed later. `xid` is a place, not always a transaction of this cluster: history_era.
 -- Error: LH003 invalid_argument.
 create or replace function events_v1(
   after_xid bigint default 0, after_seq bigint default 0, max integer default 1000, job uuid default null
@@ -125,7 +149,7 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  now_running pg_snapshot := pg_current_snapshot();
+  horizon xid8 := (history_era() * 281474976710656 + pg_snapshot_xmin(pg_current_snapshot())::text::bigint)::text::xid8;
 begin
   if events_v1.max is null or events_v1.max not between 1 and 10000 or after_xid is null or after_xid < 0 or after_seq is null then
     perform refuse('LH003', 'invalid_argument', format('after %s, %s; max %s', after_xid, after_seq, events_v1.max),
@@ -137,8 +161,7 @@ begin
       select e.xid::text::bigint, e.seq, e.at, e.job_id, e.kind, e.queue, e.from_state, e.to_state, e.attempt, e.owner,
         e.claim_id, e.lease_expires_at, e.retry_count, e.max_attempts, e.reason, e.run_at
       from (select * from events e where e.job_id = events_v1.job offset 0) e
-      where (e.xid, e.seq) > (events_v1.after_xid::text::xid8, events_v1.after_seq)
-        and (e.xid < pg_snapshot_xmin(now_running) or e.xid >= pg_snapshot_xmax(now_running))
+      where (e.xid, e.seq) > (events_v1.after_xid::text::xid8, events_v1.after_seq) and e.xid < horizon
       order by e.xid, e.seq limit events_v1.max;
     return;
   end if;
@@ -146,8 +169,7 @@ begin
     select e.xid::text::bigint, e.seq, e.at, e.job_id, e.kind, e.queue, e.from_state, e.to_state, e.attempt, e.owner,
       e.claim_id, e.lease_expires_at, e.retry_count, e.max_attempts, e.reason, e.run_at
     from events e
-    where (e.xid, e.seq) > (events_v1.after_xid::text::xid8, events_v1.after_seq)
-      and (e.xid < pg_snapshot_xmin(now_running) or e.xid >= pg_snapshot_xmax(now_running))
+    where (e.xid, e.seq) > (events_v1.after_xid::text::xid8, events_v1.after_seq) and e.xid < horizon
     order by e.xid, e.seq limit events_v1.max;
 end $$;
 
