@@ -5,9 +5,10 @@
 -- What is wrong with a JSON value: larger than 4 MiB, stored or as text, or nested deeper than 64 levels.
 --
 -- jsonb stores `1e131071` in 16 bytes and writes it with 131,072: a few kB can be a text of a gigabyte, which no claim
--- could read. So nothing is written as text here before it is known how long that can become. Up to 1 kB stored it is at
--- most 10 MB. Beyond, the numbers of many digits are looked for first and written one by one, until they are too many;
--- what is left is at most seven times as long as stored: `\u0001` is one byte.
+-- could read. So nothing is written as text here before it is known how long that can become: if there are numbers of many
+-- digits, they are written one by one until they are too many. All else is at most seven times as long as stored:
+-- `\u0001` is one byte. Zeros behind the point (dividing shows how many) are at most 16,383 a number: up to 3,000 bytes
+-- stored they cannot be too many.
 create or replace function json_problem(what text, value jsonb) returns text language plpgsql stable
 as $$
 declare
@@ -23,11 +24,12 @@ begin
   if stored > 500 and jsonb_path_exists(value, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")') then
     return what || ' is nested deeper than 64 levels';
   end if;
-  if stored > 1024 then
-    -- Those beyond 1e30, and those with more than 32 places behind the point: dividing shows how many there are.
+  if jsonb_path_exists(value, 'strict $.** ? (@.abs() > 1e30)')
+     or stored > 3000 and jsonb_path_exists(value, 'strict $.** ? ((@ - @ + 1) / 3 > 0.33333333333333333333333333333333)')
+  then
     for number in
       select n from jsonb_array_elements(jsonb_path_query_array(value,
-        'strict $.** ? (@ > 1e30 || @ < -1e30 || (@ - @ + 1) / 3 > 0.33333333333333333333333333333333)')) n
+        'strict $.** ? (@.abs() > 1e30 || (@ - @ + 1) / 3 > 0.33333333333333333333333333333333)')) n
     loop
       long_numbers := long_numbers + octet_length(number::text);
       if long_numbers > most then
@@ -35,7 +37,7 @@ begin
       end if;
     end loop;
   end if;
-  if (stored <= 1024 or long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
+  if (long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
     return what || ' is larger than 4 MiB as text';
   end if;
   return null;
