@@ -25,6 +25,9 @@ class Call(Generic[T]):
     repeatable: bool = False
     """Sent twice it does what it does once: when an answer is lost, repeat it."""
 
+    divisible: bool = False
+    """It is for many, and one of them may be at fault: when it is refused, its caller sends them one by one."""
+
 
 class Series(Generic[T]):
     """Calls that are one transaction. Each is made when the one before has been sent, and the database works meanwhile.

@@ -8,8 +8,8 @@ import psycopg
 from leasehold.db.call import Call, Series
 from leasehold.db.cut import CutOff, ThreadCutOff
 from leasehold.db.link import Backoff
-from leasehold.db.sqlstates import certainly_undone, meaning_of
-from leasehold.errors import DatabaseUnavailable
+from leasehold.db.sqlstates import certainly_undone, meaning_of, trouble_of
+from leasehold.errors import DatabaseUnavailable, LockTimeout
 
 
 class Tries:
@@ -70,10 +70,13 @@ class Tries:
         self.deadline = time.monotonic() + self._wait
 
     def _raise_unless_repeatable(self, error: psycopg.Error, deadline: float) -> None:
-        meaning = meaning_of(error)
+        divisible = isinstance(self._what, Call) and self._what.divisible
+        meaning = trouble_of(error) if divisible else meaning_of(error)
         if meaning is None:
             raise error
         again = isinstance(meaning, DatabaseUnavailable) and (self._what.repeatable or certainly_undone(error))
+        if divisible and isinstance(meaning, LockTimeout):
+            again = False
         if isinstance(meaning, DatabaseUnavailable):
             meaning.sent = self.unknown
         if not again or time.monotonic() >= deadline:

@@ -15,8 +15,9 @@ from uuid import UUID
 
 from leasehold import failpoints
 from leasehold.db.pool import Database
+from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import Refused, Seen, Submitted
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.errors import DatabaseUnavailable, LeaseholdError, LockTimeout
 from leasehold.http.problems import Problem, invalid, problem_of
 from leasehold.http.schemas import Submission, hint_of
 from leasehold.http.settings import ApiSettings
@@ -27,7 +28,15 @@ _LEAST_SECONDS = 0.3
 """What a statement gets even if its oldest submission has waited for long."""
 
 
-_PRUNED = Refused("40001", "the job was pruned meanwhile")
+_GONE = Refused("55P03", "the job was pruned meanwhile, or another transaction is changing it")
+
+_IN_USE = "55P03"
+"""The code of a submission whose key an open transaction is using."""
+
+_APART_FOR = 5.0
+"""Seconds for which submissions with such a key go apart from all others."""
+
+_MOST_BUSY = 1000
 
 _FEW = 32
 """So many are not worth two statements."""
@@ -62,6 +71,10 @@ class Submitter:
         self._waiting: deque[_Waiter] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._sending = 0
+        self._busy: dict[str, float] = {}
+        """Keys that an open transaction was using, and until when their submissions go apart from all others."""
+        self._apart: deque[_Waiter] = deque()
+        self._apart_lane: asyncio.Task[None] | None = None
         self.statements = 0
         """How many statements were sent for how many submissions."""
         self.submissions = 0
@@ -69,13 +82,18 @@ class Submitter:
     @property
     def waiting(self) -> int:
         """How many submissions wait for a lane."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._apart)
 
     async def submit(self, submission: Submission) -> Seen:
         """The job that the submission is now, its own or the one that has its key. Or a Problem."""
-        if len(self._waiting) >= self._settings.waiting:
-            raise Problem("overloaded", f"{len(self._waiting):,} submissions wait already", retry_after=1)
+        if self.waiting >= self._settings.waiting:
+            raise Problem("overloaded", f"{self.waiting:,} submissions wait already", retry_after=1)
         waiter = _Waiter(submission, asyncio.get_running_loop().create_future())
+        if self._busy and self._is_busy(submission.key):
+            self._apart.append(waiter)
+            if self._apart_lane is None or self._apart_lane.done():
+                self._apart_lane = asyncio.create_task(self._drive_apart())
+            return await waiter.answer
         self._waiting.append(waiter)
         if len(self._lanes) < self._settings.lanes:
             self._lanes.add(asyncio.create_task(self._drive()))
@@ -98,6 +116,12 @@ class Submitter:
             rows = await self._database.arun(call, deadline)
             recorded = True
             jobs = await self._accept([row.id for row in rows if isinstance(row, Submitted)], deadline)
+        except LockTimeout as error:
+            raise Problem(
+                "database-unavailable",
+                "another transaction is using an idempotency key of this batch, nothing was recorded; repeat it",
+                retry_after=1,
+            ) from error
         except DatabaseUnavailable as error:
             if not error.sent and not recorded:
                 raise
@@ -105,13 +129,14 @@ class Submitter:
                 "outcome-unknown", "repeat the request with the same idempotency keys", retry_after=1
             ) from error
         if len(jobs) < len(submissions):
-            raise _refusal(_PRUNED)
+            raise _refusal(_GONE)
         return jobs
 
     async def close(self) -> None:
         """Wait until what is under way has ended."""
-        if self._lanes:
-            await asyncio.wait(set(self._lanes), timeout=self._database.wait + 1)
+        lanes = self._lanes | ({self._apart_lane} if self._apart_lane is not None else set())
+        if lanes:
+            await asyncio.wait(lanes, timeout=self._database.wait + 1)
 
     # -- lanes
 
@@ -124,11 +149,28 @@ class Submitter:
             # Here, not in a callback of the task: that comes later, and a submission in between would count on us.
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
+    async def _drive_apart(self) -> None:
+        """Send those whose key was in use a moment ago: nobody else waits for them."""
+        while self._apart:
+            batch = [self._apart.popleft() for _ in range(min(len(self._apart), _FEW))]
+            await self._send_these([waiter for waiter in batch if not waiter.answer.done()], each=True)
+
+    def _is_busy(self, key: str | None) -> bool:
+        now = time.monotonic()
+        self._busy = {busy: until for busy, until in self._busy.items() if until > now}
+        return key in self._busy
+
+    def _note_busy(self, waiter: _Waiter, row: Refused) -> None:
+        if row.code == _IN_USE and len(self._busy) < _MOST_BUSY:
+            self._busy[waiter.submission.key] = time.monotonic() + _APART_FOR
+
     async def _send_some(self) -> None:
-        batch = self._take()
+        await self._send_these(self._take())
+
+    async def _send_these(self, batch: list[_Waiter], *, each: bool = False) -> None:
         self._sending += 1
         try:
-            await self._send(batch)
+            await self._send(batch, each=each)
         except LeaseholdError as error:
             _tell_all(batch, problem_of(error))
         except asyncio.CancelledError:
@@ -152,7 +194,21 @@ class Submitter:
         batch = [self._waiting.popleft() for _ in range(min(share, self._settings.coalesced))]
         return [waiter for waiter in batch if not waiter.answer.done()]
 
-    async def _send(self, batch: list[_Waiter]) -> None:
+    async def _record(self, jobs: str, deadline: float, *, each: bool) -> list[Submitted | Refused]:
+        """The first step for all in one statement, or one by one if that is refused: each has its own fate."""
+        store = self._database.store
+        if not each:
+            try:
+                return await self._database.arun(store.submit_many(jobs, durable=False), deadline)
+            except LeaseholdError as error:
+                if not of_one_row(error):
+                    raise
+                logger.info("submitting one by one, to find the one at fault: %s", error)
+        return await self._database.arun(
+            store.submit_each(jobs, durable=False), max(deadline, time.monotonic() + _LEAST_SECONDS)
+        )
+
+    async def _send(self, batch: list[_Waiter], *, each: bool = False) -> None:
         if not batch:
             return
         deadline = max(batch[0].at + self._database.wait, time.monotonic() + _LEAST_SECONDS)
@@ -163,9 +219,7 @@ class Submitter:
         self.submissions += len(batch)
         submissions = [waiter.submission for waiter in batch]
         try:
-            rows = await self._database.arun(
-                self._database.store.submit_many(_array(ids, submissions), durable=False), deadline
-            )
+            rows = await self._record(_array(ids, submissions), deadline, each=each)
         except DatabaseUnavailable as error:
             if not error.sent:
                 raise
@@ -177,6 +231,7 @@ class Submitter:
         recorded: list[tuple[_Waiter, UUID]] = []
         for waiter, row in zip(batch, rows, strict=True):
             if isinstance(row, Refused):
+                self._note_busy(waiter, row)
                 waiter.tell(_refusal(row))
             elif not waiter.submission.shows(row):
                 waiter.tell(_conflict())
@@ -196,13 +251,21 @@ class Submitter:
             failpoints.reach("after-accept")
         found = {job.id: job for job in jobs}
         for waiter, job_id in recorded:
-            waiter.tell(found.get(job_id) or _refusal(_PRUNED))
+            waiter.tell(found.get(job_id) or _refusal(_GONE))
 
     async def _accept(self, ids: list[UUID], deadline: float) -> list[Seen]:
         """The second step; of those that were accepted before it only tells what they are now."""
         if not ids:
             return []
-        rows = await self._database.arun(self._database.store.accept_many(ids, notify=False), deadline)
+        store = self._database.store
+        try:
+            rows = await self._database.arun(store.accept_many(ids, notify=False), deadline)
+        except LeaseholdError as error:
+            if not of_one_row(error):
+                raise
+            logger.info("accepting one by one, to find the one at fault: %s", error)
+            deadline = max(deadline, time.monotonic() + _LEAST_SECONDS)
+            rows = await self._database.arun(store.accept_each(ids, notify=False), deadline)
         if hints := {hint_of(job) for job in rows if job.state in {"created", "queued"}}:
             self._database.hints.hint(*hints)
         return rows
@@ -230,8 +293,12 @@ def _refusal(row: Refused) -> Problem:
             return _conflict()
         case "LH008":
             return not_allowed()
-        case _:
+        case "40001":
             return Problem("database-unavailable", "the job was pruned meanwhile; repeat the request", retry_after=1)
+        case "55P03":
+            return Problem("database-unavailable", f"{row.detail}; repeat the request", retry_after=1)
+        case _:
+            return invalid(("", f"the database refuses it: {row.detail}"))
 
 
 def not_allowed() -> Problem:

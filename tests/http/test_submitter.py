@@ -217,3 +217,33 @@ async def test_what_was_certainly_never_sent_is_told_as_such(dsn: str) -> None:
     finally:
         database.close()
         proxy.close()
+
+
+async def test_a_key_that_an_open_transaction_uses_costs_only_its_own_submissions(database: Database, dsn: str) -> None:
+    """begin; select enqueue(…, idempotency_key => 'K') and nothing more, while clients post K and other jobs."""
+    submitter = Submitter(database, SETTINGS)
+    with connect(dsn) as sleeper:
+        sleeper.execute("begin")
+        sleeper.execute("select leasehold.enqueue('k', idempotency_key => 'K')")
+        for _ in range(3):
+            answers = await asyncio.gather(
+                *(submitter.submit(submission("K" if n in (3, 7) else None)) for n in range(20)), return_exceptions=True
+            )
+            for n, answer in enumerate(answers):
+                if n in (3, 7):
+                    assert isinstance(answer, Problem)
+                    assert (answer.name, answer.headers["retry-after"]) == ("database-unavailable", "1")
+                    assert "idempotency key" in answer.detail
+                else:
+                    assert isinstance(answer, Seen)
+                    assert answer.state == "queued"
+        statements = submitter.statements
+        first, second = await asyncio.gather(
+            submitter.submit(submission("K")), submitter.submit(submission()), return_exceptions=True
+        )
+        assert isinstance(first, Problem)
+        assert isinstance(second, Seen)
+        assert submitter.statements == statements + 2  # known to be in use: it goes apart from the others
+        sleeper.execute("rollback")
+    assert (await submitter.submit(submission("K"))).state == "queued"
+    await submitter.close()

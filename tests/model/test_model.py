@@ -15,7 +15,7 @@ EXAMPLES = int(os.environ.get("LEASEHOLD_MODEL_EXAMPLES", "0"))
 ELSEWHERE = {
     "enqueue_batch",
     # of rows that raise: tests/sql/test_isolation.py
-    "claim_each", "renew_each", "report_each",
+    "claim_each", "renew_each", "report_each", "submit_each", "accept_each",
     "accept_many", "cancel_many", "create_token", "drop_limit", "errors", "explain", "job_detail", "list_jobs", "pause",
     "queue_list", "resume", "retry_many", "revoke_token", "run_now", "set_limit", "stats", "statuses", "submit_many",
     "token", "tokens_exist", "worker_list", "doctor", "names", "declare_tasks", "complete_in",

@@ -15,7 +15,9 @@ MATRIX = {
     "enqueue_batch": {"producer", "api"},
     "submit": {"producer", "api"},
     "submit_many": {"producer", "api"},
+    "submit_each": {"producer", "api"},
     "accept_many": {"producer", "api"},
+    "accept_each": {"producer", "api"},
     "statuses": {"producer", "api"},
     "accept": {"producer", "operator", "api"},
     "hint": {"producer", "worker", "api"},
@@ -109,6 +111,7 @@ HELPERS = {
     # of owners
     "owns", "seen", "wait_for_keys", "unpark_ended", "check_results",
     # of rows that raise, or are too large
+    "submit_one", "submit_rows", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",
     "settle_raised", "take_back", "take_job", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
     # of the rest
@@ -191,7 +194,9 @@ CALLS = {
     "enqueue_batch": "'{\"kind\": \"k\"}', '[]'",
     "submit": "'k'",
     "submit_many": "'[]'",
+    "submit_each": "'[]'",
     "accept_many": "'{}'",
+    "accept_each": "'{}'",
     "statuses": "'{}'",
     "accept": NO_ID,
     "hint": "'{default}'",

@@ -219,7 +219,7 @@ def test_concurrent_batches_that_share_keys_never_deadlock_and_agree_on_the_ids(
 def test_crossing_batches_catch_the_naive_version_that_inserts_in_the_order_sent(
     db: Database, session: Session
 ) -> None:
-    session.mutate("submit_many_v1", "order by i.idempotency_key, ids[i.ord], i.ord", "order by i.ord")
+    session.mutate("submit_rows", "order by i.idempotency_key, ids[i.ord], i.ord", "order by i.ord")
     with pytest.raises(psycopg.errors.DeadlockDetected):
         cross(db, session, times=20)
 

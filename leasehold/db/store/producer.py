@@ -40,6 +40,10 @@ _TEXTS = {
     " run_at, created_at, updated_at, finished_at, error_class from {}.status_v2(%s)",
     "submit_many": "select error, detail, id, kind, queue"
     " from {}.submit_many_v1(%s::jsonb, %s, %s::text[], %s::text[], %s) order by ord",
+    "submit_each": "select error, detail, id, kind, queue"
+    " from {}.submit_each_v1(%s::jsonb, %s::text[], %s::text[], %s) order by ord",
+    "accept_each": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
+    " updated_at, finished_at from {}.accept_each_v1(%s::uuid[], %s)",
     "accept_many": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
     " updated_at, finished_at from {}.accept_many_v1(%s::uuid[], %s)",
     "statuses": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
@@ -110,7 +114,8 @@ class Refused(NamedTuple):
     """One job of many that was not recorded."""
 
     code: str
-    """LH003: it is wrong. LH004: its key or id belongs to another. LH008: not in that queue. 40001: repeat it."""
+    """LH003: it is wrong. LH004: its key or id belongs to another. LH008: not in that queue. 40001: repeat it.
+    55P03: an open transaction uses its key. Any other: what its row has raised."""
 
     detail: str
     """What is wrong, in words."""
@@ -160,11 +165,19 @@ class ProducerCalls(Calls):
         told of it before `accept_many`, which is.
         """
         args = (jobs, all_or_none, _listed(queues), _listed(kinds), durable)
-        return Call(self._sql["submit_many"], args, _submitted, repeatable=True)
+        return Call(self._sql["submit_many"], args, _submitted, repeatable=True, divisible=True)
+
+    def submit_each(self, jobs: str, *, durable: bool = True) -> Call[list[Submitted | Refused]]:
+        """The same one by one, for when `submit_many` was undone: a key that is in use holds up no other."""
+        return Call(self._sql["submit_each"], (jobs, None, None, durable), _submitted, repeatable=True)
 
     def accept_many(self, ids: Sequence[UUID], *, notify: bool = True) -> Call[list[Seen]]:
         """The second step: let them run, now or when their time comes. Gives what each is now."""
-        return Call(self._sql["accept_many"], (_array(ids), notify), _seen, repeatable=True)
+        return Call(self._sql["accept_many"], (_array(ids), notify), _seen, repeatable=True, divisible=True)
+
+    def accept_each(self, ids: Sequence[UUID], *, notify: bool = True) -> Call[list[Seen]]:
+        """The same one by one, for when `accept_many` was undone. Those whose row is in use are left out."""
+        return Call(self._sql["accept_each"], (_array(ids), notify), _seen, repeatable=True)
 
     def statuses(self, ids: Sequence[UUID]) -> Call[list[Seen]]:
         """What clients may see of these jobs, in no order; none for an unknown id."""

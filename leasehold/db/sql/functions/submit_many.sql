@@ -126,20 +126,17 @@ $$;
 -- `queues` and `kinds`: a used key whose job is of none of these is refused without a word about that job.
 -- Not durable: the commit does not wait for the disk, for whoever promises nothing before accept_many, whose commit
 -- puts everything before it on the disk as well. A crash of the database in between loses what nobody was told of.
-create or replace function submit_many_v1(
-  jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
-  durable boolean default true
+create or replace function submit_rows(
+  jobs jsonb, all_or_none boolean, queues text[], kinds text[], durable boolean
 ) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
   progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
   finished_at timestamptz
 ) language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  intents jsonb := submit_many_v1.jobs;
+  intents jsonb := submit_rows.jobs;
   problems text[];
   places integer[];
   ids uuid[];
@@ -176,7 +173,7 @@ begin
   on conflict do nothing;
   if all_or_none then
     select * into wrong
-    from submitted(intents, ids, places, problems, submit_many_v1.queues, submit_many_v1.kinds) s
+    from submitted(intents, ids, places, problems, submit_rows.queues, submit_rows.kinds) s
     where s.error is not null order by s.ord limit 1;
     if found and wrong.error = '40001' then
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
@@ -189,7 +186,25 @@ begin
     end if;
   end if;
   return query
-    select * from submitted(intents, ids, places, problems, submit_many_v1.queues, submit_many_v1.kinds) s order by s.ord;
+    select * from submitted(intents, ids, places, problems, submit_rows.queues, submit_rows.kinds) s order by s.ord;
+end $$;
+
+-- Waits a quarter of a second for keys that open transactions use; then nothing is recorded and submit_each is to be called.
+-- Errors besides: 55P03 lock_not_available.
+create or replace function submit_many_v1(
+  jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
+  durable boolean default true
+) returns table (
+  ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
+  progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
+  finished_at timestamptz
+) language plpgsql
+security definer set search_path from current
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set lock_timeout = '250ms'
+as $$
+begin
+  return query select * from submit_rows(jobs, all_or_none, queues, kinds, durable);
 end $$;
 
 create or replace function submit_many(
@@ -210,6 +225,7 @@ create or replace function accept_many_v1(ids uuid[], notify boolean default tru
 ) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set lock_timeout = '250ms'
 as $$
 #variable_conflict use_column
 declare

@@ -5,7 +5,7 @@
 -- The functions of each role, all versions of each.
 create or replace function granted_functions() returns jsonb language sql immutable
 return '{
-    "leasehold_producer": ["enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status",
+    "leasehold_producer": ["enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "submit_each", "accept", "accept_many", "accept_each", "hint", "status",
       "statuses", "lease_seconds", "cancel", "complete_in"],
     "leasehold_worker": ["claim", "claim_each", "claim_job", "heartbeat", "renew", "renew_each", "owned", "complete", "complete_in", "fail", "fail_many",
       "release", "report_each",
@@ -21,7 +21,7 @@ return '{
       "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_step", "canary_stop", "canary_list"],
     "leasehold_viewer": ["events", "history_enabled", "verify", "names", "counts", "explain", "lease_seconds", "queue_list", "worker_list", "stats",
       "statistics", "flow", "rates", "system", "canary_list"],
-    "leasehold_api": ["events", "history_enabled", "verify", "names", "enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "accept", "accept_many", "hint", "status", "statuses", "lease_seconds",
+    "leasehold_api": ["events", "history_enabled", "verify", "names", "enqueue", "enqueue_many", "enqueue_batch", "submit", "submit_many", "submit_each", "accept", "accept_many", "accept_each", "hint", "status", "statuses", "lease_seconds",
       "cancel", "retry", "counts", "explain", "logs", "set_limit", "drop_limit", "pause", "resume", "run_now",
       "retry_many", "cancel_many", "list_jobs", "job_detail", "errors", "queue_list", "worker_list", "stats",
       "create_token", "revoke_token", "token", "token_list", "tokens_exist", "schedule_put", "schedule_enable", "schedule_disable", "schedule_run_now",
