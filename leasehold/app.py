@@ -16,7 +16,7 @@ from uuid import UUID
 from leasehold.advice import UNSET, check_place
 from leasehold.config import Settings
 from leasehold.db.call import Call, Series
-from leasehold.db.foreign import arun_on, run_on
+from leasehold.db.foreign import arun_on, is_idle_django, run_on
 from leasehold.db.pool import Database
 from leasehold.db.store import Store
 from leasehold.discovery import discover
@@ -324,6 +324,8 @@ class App:
         """Where to record: on the connection that was given, else on the app's current one, else (None) on our own."""
         if given is UNSET and self._current_connection is not None:
             given = self._current_connection()
+            if not blocking and given is not None and is_idle_django(given):
+                given = None
         elif given is UNSET:
             check_place(kind, blocking=blocking)
         return None if given is UNSET else given

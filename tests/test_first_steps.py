@@ -139,6 +139,13 @@ def test_a_dsn_of_sqlalchemy_is_understood(dsn: str, plain: str) -> None:
     assert Settings.from_env(dsn=dsn).dsn == plain
 
 
+def test_a_parameter_that_libpq_does_not_know_is_named_without_its_value() -> None:
+    with pytest.raises(ConfigError) as refused:
+        App("postgresql+asyncpg://u:secret@h/d?prepared_statement_cache_size=0&application_name=a").database  # noqa: B018
+    assert "knows no parameter 'prepared_statement_cache_size'" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
 def test_the_client_without_httpx_says_what_to_install() -> None:
     code = "import sys; sys.modules['httpx'] = None; import leasehold.client"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import psycopg
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, pq
 from psycopg.conninfo import conninfo_to_dict
 
 from leasehold.db.way import way_to
@@ -52,11 +52,19 @@ def dsn_parts(dsn: str) -> dict[str, str]:
         int(parts.get("connect_timeout") or 0)
     except (psycopg.Error, ValueError):
         # The parser's own message quotes the DSN, password included: hence neither it nor `from error`.
-        raise _unreadable("the DSN cannot be understood") from None
+        raise _unreadable(f"the DSN cannot be understood{_strange_names(dsn)}") from None
     if "@" in parts.get("host", ""):
         # `user:p@ss@host`: what looks like a host holds the end of the password.
         raise _unreadable("the DSN has more than one '@' before its host; write one in a password as %40")
     return parts
+
+
+def _strange_names(dsn: str) -> str:
+    """The parameters of a URI that are none of libpq's, by name: their values may be secret."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    names = [part.partition("=")[0] for part in dsn.partition("?")[2].split("&") if "=" in part]
+    strange = [name for name in names if name not in known and name.isidentifier()]
+    return f": PostgreSQL knows no parameter {', '.join(map(repr, strange))}" if strange else ""
 
 
 def _unreadable(message: str) -> ConfigError:

@@ -53,6 +53,11 @@ async def arun_on(connection: object, call: Call[T]) -> T:
         raise meaning from error
 
 
+def is_idle_django(connection: object) -> bool:
+    """Whether it is Django's and in no atomic() block: a coroutine has no use for it, and no transaction to join."""
+    return _lookup(connection, _SYNC) is _django and not getattr(connection, "in_atomic_block", False)
+
+
 def _psycopg(connection: Any, sql: str, args: tuple[object, ...]) -> Sequence[Row]:
     # Not connection.cursor(): the user's cursor factory may know other places than %s, or give other rows.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:

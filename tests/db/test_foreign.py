@@ -1,5 +1,6 @@
 """`connection=`: a job is part of the user's own transaction, whatever the user's driver."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
@@ -213,7 +214,9 @@ def test_an_app_with_a_current_connection_joins_an_atomic_block_by_itself(look: 
             with pytest.raises(ZeroDivisionError):
                 leave(ZeroDivisionError)
             say.enqueue(words="at once")
-            assert [row["payload"]["words"] for row in jobs(look, queue)] == ["meant to stay", "at once"]
+            asyncio.run(say.aenqueue(words="from a coroutine"))  # which is in no atomic(), and cannot wait for Django's
+            words = [row["payload"]["words"] for row in jobs(look, queue)]
+            assert words == ["meant to stay", "at once", "from a coroutine"]
         finally:
             connections["default"].close()
 
