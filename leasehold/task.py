@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 Executor = Literal["loop", "thread", "process"]
 
-MIN_LEASE, MAX_LEASE = 0.1, 86_400.0
+MIN_LEASE, MAX_LEASE = 1.0, 86_400.0
 MIN_MEMORY = 1024 * 1024
 
 

@@ -19,11 +19,13 @@ from leasehold.cli.console import say
 from leasehold.cli.ending import end_within
 from leasehold.cli.loading import load_app
 from leasehold.cli.log_options import LogFormat, LogLevel, sayer
+from leasehold.db.link import Backoff
 from leasehold.db.migrate import check
-from leasehold.errors import WorkerFailed
+from leasehold.db.outage import Outage
+from leasehold.errors import DatabaseUnavailable, WorkerFailed
 from leasehold.supervise import RETIRED
 from leasehold.supervise.attend import attended, check_memory_limit
-from leasehold.supervise.health import HealthFile
+from leasehold.supervise.health import EVERY, HealthFile
 from leasehold.supervise.reloader import Watcher, roots_of
 from leasehold.supervise.signals import Signals
 from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = 75.0
 """Seconds beyond the grace period for the end of a worker that nobody hurries: its last reports may have to wait."""
+
+_CHECK = "the start of the worker"
 
 _LAST_SECONDS = 5.0
 """After which a worker process that has nothing more to do ends, whatever a task still does."""
@@ -147,11 +151,10 @@ async def serve(
     memory_limit: int | None = None,
 ) -> int:
     """Run a worker under signals, until it has stopped. Gives the exit code: RETIRED if it wants to be replaced."""
-    database = await app.adatabase()
-    check(database.dsn, schema=app.settings.schema)
+    worker = Worker(app, options)
+    await _until_checked((await app.adatabase()).dsn, worker, health)
     if memory_limit is not None:
         check_memory_limit(memory_limit)
-    worker = Worker(app, options)
     collector.settle()
     loop = asyncio.get_running_loop()
     stop = partial(loop.call_soon_threadsafe, _stop, worker, options.grace if tether is None else None)
@@ -168,6 +171,22 @@ async def serve(
     if worker.left_behind:  # the event loop would wait for what does not end
         end_within(_LAST_SECONDS, code)
     return code
+
+
+async def _until_checked(dsn: str, worker: Worker, health: HealthFile | None) -> None:
+    """Return when the database has answered and has the right schema. While it is away, wait, and say so once."""
+    outage, backoff = Outage(), Backoff(first=0.2, longest=EVERY)
+    while True:
+        try:
+            await asyncio.to_thread(check, dsn, schema=worker.app.settings.schema)
+        except DatabaseUnavailable as error:
+            outage.met(_CHECK, error)
+            if health is not None:
+                health.write({**worker.snapshot().as_dict(), "state": "waiting for the database"})
+            await asyncio.sleep(backoff.pause())
+        else:
+            outage.over(_CHECK)
+            return
 
 
 def _stop(worker: Worker, grace: float | None) -> None:

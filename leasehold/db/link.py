@@ -6,6 +6,7 @@ No call waits without a bound: one that is not answered in time is given up toge
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
@@ -15,7 +16,7 @@ from leasehold.db.cut import CutOff, ThreadCutOff
 from leasehold.db.dial import Dialer
 from leasehold.db.doubt import asettle, settle
 from leasehold.db.sqlstates import trouble_of
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
+from leasehold.errors import DatabaseUnavailable, LeaseholdError, LockTimeout
 
 T = TypeVar("T")
 
@@ -100,13 +101,15 @@ class Link:
                     await self._drop()
                 raise meaning from error
 
-    async def insist(self, call: Call[T]) -> T:
-        """Run a call that may be repeated, identically, until the database answers."""
+    async def insist(self, call: Call[T], met: Callable[[DatabaseUnavailable], None] | None = None) -> T:
+        """Run a call that may be repeated, identically, until the database answers; `met` hears of each failure."""
         backoff = Backoff()
         while True:
             try:
                 return await self.run(call)
-            except DatabaseUnavailable:
+            except DatabaseUnavailable as error:
+                if met is not None:
+                    met(error)
                 await asyncio.sleep(backoff.pause())
 
     async def close(self) -> None:
@@ -156,4 +159,6 @@ class ThreadLink:
 
 
 def _is_unusable(connection: "psycopg.Connection | psycopg.AsyncConnection | None", meaning: LeaseholdError) -> bool:
-    return connection is None or connection.closed or isinstance(meaning, DatabaseUnavailable)
+    if connection is None or connection.closed:
+        return True
+    return isinstance(meaning, DatabaseUnavailable) and not isinstance(meaning, LockTimeout)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasehold.db.link import Link
+from leasehold.db.outage import Outage
 from leasehold.db.store import Store
 from leasehold.errors import ConfigError, WorkerFailed
 from leasehold.worker import lines
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from leasehold.app import App
 
 logger = logging.getLogger(__name__)
+
+_STARTING = "the start of the worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ class Worker:
         if not self.app.tasks:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")
         parts = self._parts = Parts(self, await self.app.adatabase())
-        if not await self._announced(parts.upkeep_link):
+        if not await self._announced(parts.upkeep_link, parts.outage):
             await parts.close()
             return
         with surroundings():
@@ -176,9 +179,9 @@ class Worker:
         await self._stopping.wait()
         await parts.shut_down(self.options.grace, self._hurry)
 
-    async def _announced(self, link: Link) -> bool:
+    async def _announced(self, link: Link, outage: Outage) -> bool:
         """Say who we are; False if we were told to stop before the database answered."""
-        announcing = asyncio.create_task(self._announce(link))
+        announcing = asyncio.create_task(self._announce(link, outage))
         stopping = asyncio.create_task(self._stopping.wait())
         done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -189,7 +192,7 @@ class Worker:
         await asyncio.gather(announcing, return_exceptions=True)
         return False
 
-    async def _announce(self, link: Link) -> None:
+    async def _announce(self, link: Link, outage: Outage) -> None:
         """Say who we are, what our tasks need, and which schedules our code declares."""
         call = self.store.start_worker(
             self.id,
@@ -199,7 +202,8 @@ class Worker:
             leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
             slots=self.options.slots,
         )
-        await link.insist(call)
+        await link.insist(call, lambda error: outage.met(_STARTING, error))
+        outage.over(_STARTING)
         await link.insist(self.store.declare_tasks(self.app.declaration()))
         if self.app.schedules.declared:
             changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared))

@@ -88,7 +88,7 @@ def test_the_health_file_of_one_process_says_how_the_worker_is_doing(
 ) -> None:
     with worker(dsn, folder, "--slots", "3", "--health-file", "health.json") as running:
         first = healthy(running)
-        assert first.keys() == {"worker", "pid", "state", "running", "slots", "finished", "at"}
+        assert first.keys() == {"worker", "pid", "state", "running", "slots", "finished", "at", "stuck"}
         assert first["pid"] == running.process.pid  # no supervisor where none is needed
         assert first["slots"] == 3
         assert abs(first["at"] - time.time()) < 5

@@ -199,7 +199,6 @@ def test_a_crash_loop_slows_down_never_ends_and_can_be_stopped(dsn: str, folder:
     ("app", "database", "code"),
     [
         ("nowhere:app", "postgresql://127.0.0.1:1/none", 2),
-        ("mytasks:app", "postgresql://127.0.0.1:1/none", 3),
         ("mytasks:app", None, 4),
     ],
 )

@@ -1,6 +1,7 @@
 """Real worker processes, killed with real signals."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.db.proxy import PASSWORD, Proxy
 from tests.timing import bound
 from tests.worker.conftest import until
 
@@ -142,11 +144,45 @@ def test_a_database_without_the_schema_ends_the_worker_with_4(folder: Path, empt
     assert "Traceback" not in ended.stderr
 
 
-def test_a_database_that_does_not_answer_ends_the_worker_at_its_start_with_3(folder: Path) -> None:
-    ended = run_cli(folder, "worker", "mytasks:app", LEASEHOLD_DSN="postgresql://u:hunter2@127.0.0.1:1/none")
-    assert ended.returncode == 3, ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert "hunter2" not in ended.stderr
+async def test_a_worker_that_starts_while_the_database_is_away_waits_and_says_so_once(
+    dsn: str, folder: Path, sql: Sql
+) -> None:
+    proxy = Proxy(dsn)
+    proxy.go_away()
+    health = folder / "health.json"
+    with worker_process(proxy.dsn, folder, "--health-file", str(health)) as process:
+        await until(health.exists, within=60)
+        assert json.loads(health.read_text())["state"] == "waiting for the database"
+        await asyncio.sleep(1)
+        assert process.poll() is None
+        proxy.come_back()
+        await until(lambda: one(sql, "select count(*) from workers") == 1, within=60)
+        process.send_signal(signal.SIGTERM)
+        errors = await asyncio.to_thread(process.stderr.read)
+        assert process.wait(60) == 0, errors
+    proxy.close()
+    assert errors.count("waits for the database") == 1, errors
+    assert "the database is back" in errors
+    assert "Traceback" not in errors
+    assert PASSWORD not in errors
+
+
+async def test_a_worker_that_meets_a_database_without_writes_waits_and_says_so_once(
+    dsn: str, folder: Path, sql: Sql
+) -> None:
+    sql.execute(f"alter database {sql.info.dbname} set default_transaction_read_only = on")
+    with worker_process(dsn, folder) as process:
+        lines: list[str] = []
+        reading = asyncio.create_task(asyncio.to_thread(lambda: lines.extend(process.stderr)))
+        await until(lambda: any("takes no writes" in line for line in lines), within=60)
+        await asyncio.sleep(1)
+        assert process.poll() is None
+        sql.execute(f"alter database {sql.info.dbname} reset default_transaction_read_only")
+        await until(lambda: one(sql, "select count(*) from workers") == 1, within=60)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 60) == 0, lines
+        await reading
+    assert sum("waits for the database" in line for line in lines) == 1, lines
 
 
 def test_production_starts_no_server_of_its_own(folder: Path) -> None:
