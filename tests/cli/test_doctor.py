@@ -15,6 +15,7 @@ from tests.cli.terminal import terminal
 from tests.survival.test_pgbouncer import PGBOUNCER, pgbouncer
 
 CHECKS = {
+    "settings", "time",
     "schema", "server", "writable", "durability", "connections", "privileges", "grants", "indexes", "autovacuum",
     "horizon", "workers", "leases", "due", "kinds", "queues", "schedules", "clock", "listen",
 }  # fmt: skip
@@ -170,3 +171,51 @@ def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn
         sql("alter schema leasehold owner to current_user")
         sql(f"drop owned by {owner}, {operator}, {stranger}")
         sql(f"drop role {owner}, {operator}, {stranger}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "verdict", "words"),
+    [
+        ("default_transaction_read_only = on", "fail", "nothing can be recorded"),
+        ("session_replication_role = replica", "fail", "the guard of the state machine is switched off"),
+        ("default_transaction_isolation = 'serializable'", "warn", "may have to be repeated"),
+        ("statement_timeout = '2s'", "warn", "cut off and sent again"),
+        ("statement_timeout = 300", "fail", "cut off and sent again"),
+        ("lock_timeout = '500ms'", "warn", "cut off and sent again"),
+        ("idle_session_timeout = '10s'", "warn", "idle connections are cut"),
+        ("enable_indexscan = off", "fail", "claims read whole tables"),
+        ("standard_conforming_strings = off", "warn", "backslashes"),
+    ],
+)
+def test_a_setting_of_the_database_that_gets_in_the_way_is_named(sql, setting, verdict, words):
+    name = sql("select current_database()")[0][0]
+    assert sql("select verdict, detail from doctor_settings()")[0][0] == "ok"
+    sql(f"alter database {name} set {setting}")
+    ((found, detail),) = sql("select verdict, detail from doctor_settings()")
+    assert (found, words in detail) == (verdict, True), detail
+    assert setting.split()[0] in detail
+    assert f"database {name}" in detail
+
+
+def test_a_role_whose_settings_or_connections_get_in_the_way_is_named(sql):
+    role = f"t{time.time_ns()}"
+    sql(f"create role {role} login connection limit 3")
+    try:
+        sql(f"grant leasehold_worker to {role}")
+        sql(f"alter role {role} in database {sql('select current_database()')[0][0]} set synchronous_commit = off")
+        ((verdict, detail),) = sql("select verdict, detail from doctor_settings()")
+        assert verdict == "fail"
+        assert f"connection limit = 3 for role {role}: a worker process needs five" in detail
+        assert f"synchronous_commit = off for role {role} in database" in detail
+    finally:
+        sql(f"drop owned by {role}")
+        sql(f"drop role {role}")
+
+
+def test_a_clock_of_the_server_that_was_set_back_is_named(findings, sql):
+    sql("select start_worker('w1', queues => '{mail}', kinds => '{SEND}', lease_seconds => '{60}')")
+    assert findings()["time"]["verdict"] == "ok"
+    # As after a step back of an hour: what was written before it lies in the future.
+    sql("update workers set seen_at = seen_at + interval '1 hour'")
+    found = findings()["time"]
+    assert (found["verdict"], "was set back" in found["detail"]) == ("fail", True)

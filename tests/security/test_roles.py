@@ -116,6 +116,7 @@ HELPERS = {
     "settle_raised", "take_back", "take_job", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
     # of the rest
     "access_problems", "access_wanted", "granted_functions", "granted_views",
+    "doctor_settings", "doctor_time", "setting_ms", "settings_in_force",
     "add_arrays", "admit_each", "admit_in_rooms", "admit_keys", "admit_lanes", "announce", "announce_room", "arrivals",
     "attempt_gaps", "beyond_parent",
     "backoff_seconds", "before_too_many_keys", "begin_claim", "broken_limits", "canaries_run", "canary_advance",

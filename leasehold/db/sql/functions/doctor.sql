@@ -179,6 +179,8 @@ security definer set search_path from current
 as $$
 begin
   return query select * from doctor_server();
+  return query select * from doctor_settings();
+  return query select * from doctor_time();
   return query select * from doctor_schema();
   return query select * from doctor_vacuum();
   return query select * from doctor_jobs();
