@@ -25,6 +25,14 @@ MAX_NAME_BYTES = 200
 MAX_KEY_BYTES = 500
 MAX_TAGS = 50
 
+FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
+LAST_MOMENT = datetime(9999, 12, 30, tzinfo=UTC)
+"""Between these a time can be read in every time zone."""
+LONGEST_DELAY = timedelta(days=365_000)
+
+SCHEDULED = "schedule:"
+"""How the idempotency keys of jobs that schedules make begin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
@@ -76,6 +84,7 @@ class Intent:
             if self.max_attempts is not None:
                 check_number("max_attempts", self.max_attempts, 1, LARGEST)
             check_key("idempotency_key", self.idempotency_key)
+            check_not_scheduled(self.idempotency_key)
             check_key("exclusive_key", self.exclusive_key)
             check_tags(self.tags)
             check_run_after(self.run_after)
@@ -226,12 +235,11 @@ def check_run_after(when: object) -> None:
     match when:
         case datetime() if when.utcoffset() is None:
             raise ValueError(f"run_after {when} has no time zone; use datetime.now(UTC) + ...")
-        case timedelta():
-            try:
-                datetime.now(UTC) + when
-            except OverflowError:
-                raise ValueError(f"run_after {when} is beyond the calendar") from None
-        case None | datetime():
+        case timedelta() if abs(when.days) > LONGEST_DELAY.days:
+            raise ValueError(f"run_after {when} is beyond the calendar")
+        case datetime() if not FIRST_MOMENT <= when <= LAST_MOMENT:
+            raise ValueError(f"run_after {when} is beyond the calendar")
+        case None | datetime() | timedelta():
             pass
         case _:
             raise ValueError(f"run_after {when!r} is neither a datetime nor a timedelta")
@@ -241,6 +249,12 @@ def check_key(what: str, key: object) -> None:
     """Refuse, with ValueError, what cannot be an idempotency key or an exclusive key."""
     if key is not None:
         _check_text(what, key, MAX_KEY_BYTES)
+
+
+def check_not_scheduled(key: str | None) -> None:
+    """Refuse, with ValueError, an idempotency key that keeps a schedule from recording its job."""
+    if key is not None and key.startswith(SCHEDULED):
+        raise ValueError(f"idempotency_key {key!r} begins as those of schedules' jobs do")
 
 
 def check_tags(tags: object) -> None:

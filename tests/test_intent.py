@@ -25,7 +25,10 @@ GOOD: list[dict[str, Any]] = [
     {"exclusive_key": "ü" * 250},
     {"tags": ("",) * 50},
     {"run_after": timedelta(seconds=-5)},
-    {"run_after": datetime.max.replace(tzinfo=UTC)},
+    {"run_after": datetime(9999, 12, 30, tzinfo=UTC)},
+    {"run_after": datetime(1, 1, 2, tzinfo=UTC)},
+    {"run_after": timedelta(days=365_000)},
+    {"tags": ("ü" * 250,)},
 ]
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -56,6 +59,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"run_after": 5}, "run_after 5 is neither a datetime nor a timedelta"),
     ({"run_after": timedelta.max}, "beyond the calendar"),
     ({"run_after": timedelta.min}, "beyond the calendar"),
+    ({"run_after": timedelta(days=365_001)}, "beyond the calendar"),
+    ({"run_after": datetime.max.replace(tzinfo=UTC)}, "beyond the calendar"),
+    ({"run_after": datetime.min.replace(tzinfo=UTC)}, "beyond the calendar"),
+    ({"run_after": datetime.max.replace(tzinfo=timezone(timedelta(hours=-23)))}, "beyond the calendar"),
+    ({"tags": ("t" * 501,)}, "tag of 501 bytes"),
+    ({"idempotency_key": "schedule:x"}, "begins as those of schedules"),
 ]
 
 

@@ -66,6 +66,9 @@ declare
   raised jsonb := '[]';
 begin
   perform check_worker(worker);
+  if look is not null then
+    perform check_lanes(look);
+  end if;
   if not begin_claim(worker, token) then
     if look is null then
       look := (select jsonb_agg(jsonb_build_object('queue', l.queue, 'kind', l.kind)) from lanes_ready(queues, kinds) l);
