@@ -9,15 +9,19 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import uuid4
 
 from leasehold import failpoints
+from leasehold.db.call import Call
 from leasehold.db.link import Backoff, Link
 from leasehold.db.outage import Outage
 from leasehold.db.store import ClaimedSchedule, Store
-from leasehold.errors import DatabaseUnavailable, InvalidJob, JobUnknown, LeaseholdError, NotClaimable
+from leasehold.errors import DatabaseUnavailable, InvalidJob, JobUnknown, LeaseholdError, LockTimeout, NotClaimable
 from leasehold.telemetry import Telemetry
 from leasehold.upkeep.missed import Plan, plan
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +104,7 @@ class Scheduler:
         self._idle.clear()
         try:
             # Both are sent again until they are answered: the second time they change nothing.
-            claim = await self._link.insist(self._store.schedule_claim(key, self._worker, uuid4()))
+            claim = await self._insist(self._store.schedule_claim(key, self._worker, uuid4()))
             if failpoints.ARMED:
                 failpoints.reach("after-schedule-claim")
             todo = await self._plan(claim)
@@ -108,13 +112,16 @@ class Scheduler:
                 return False
             try:
                 call = self._store.schedule_fire(self._worker, claim, todo.due, todo.next_run_at, todo.missed)
-                runs = await self._link.insist(call)
+                runs = await self._insist(call)
                 if failpoints.ARMED:
                     failpoints.reach("after-schedule-fire")
             except InvalidJob as problem:
                 await self._complain(claim, problem)
                 return False
         except (NotClaimable, JobUnknown):
+            return False
+        except LockTimeout as problem:  # its row, or its job's: another session has it
+            self._say_once(key, problem)
             return False
         except DatabaseUnavailable:
             raise
@@ -127,6 +134,17 @@ class Scheduler:
             "schedule.fired", key=key, jobs=sum(job is not None for _, job in runs), missed=todo.missed
         )
         return True
+
+    async def _insist(self, call: Call[T]) -> T:
+        """Send it until it is answered; but a lock that another session keeps holds up this schedule only."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._link.run(call)
+            except LockTimeout:
+                raise
+            except DatabaseUnavailable:
+                await asyncio.sleep(backoff.pause())
 
     async def _plan(self, claim: ClaimedSchedule) -> Plan | None:
         try:

@@ -179,6 +179,7 @@ def test_overlap_allow_enqueues_whatever_is_unfinished(session, clock):
 
 def test_overlap_skip_enqueues_none_while_a_job_of_the_schedule_is_unfinished(session, clock):
     put(session, overlap="skip")
+    session.one("declare_kinds", kinds=["k"], lease_seconds=[86400])
     first = fire_next(session, clock)
     assert fire_next(session, clock) is None, "still queued"
     session.rows("claim", worker="w")
@@ -268,3 +269,24 @@ def test_a_problem_is_kept_for_people_until_the_schedule_is_fired_or_changed(ses
     session.one("schedule_problem", **{**tell, "token": claimed.token})
     fire(session, claimed, [], clock.now + HOUR)
     assert stored(session).problem is None
+
+
+def test_a_fire_waits_a_bounded_time_for_a_session_that_sleeps_and_is_done_afterwards(db, session, clock):
+    put(session)
+    clock.advance(60)
+    claimed = claim(session)
+    with db.connect() as sleeper, sleeper.transaction(force_rollback=True):
+        sleeper.one("schedule_run_now", key="s")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            fire(session, claimed, [clock.now], clock.now + HOUR)
+    assert len(fire(session, claimed, [clock.now], clock.now + HOUR)) == 1
+
+
+def test_a_worker_that_declares_nothing_new_does_not_wait_for_a_schedule_that_is_being_changed(db, session, clock):
+    declared = [{"key": "s", "kind": "k", "every": "1 minute"}]
+    assert session.column("schedule_sync", declarations=declared) == ["s"]
+    with db.connect() as sleeper, sleeper.transaction(force_rollback=True):
+        sleeper.one("schedule_run_now", key="s")
+        assert session.column("schedule_sync", declarations=declared) == []
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            session.column("schedule_sync", declarations=[declared[0] | {"every": "2 minutes"}])

@@ -347,3 +347,56 @@ def test_a_repeated_claim_of_one_job_is_true_again(session):
     assert session.one("claim_job", job_id=job, worker="w", claim_id=uuid4()) is False
     assert session.one("claim_job", job_id=job, worker="v", claim_id=claim_id) is False
     assert session.job(job)["attempt"] == 1
+
+
+# Sessions that sleep in a transaction
+
+
+def test_upkeep_does_not_spin_while_what_is_due_is_locked(db, session):
+    (job,) = running(session)
+    with db.connect() as sleeper, sleeper.transaction():
+        assert sleeper.column("complete", worker="w", ids=[job], attempts=[1]) == [job]
+        session.execute("set lock_timeout = '10s'")
+        session.execute("create or replace function clock() returns timestamptz return clock_timestamp() + '1 hour'")
+        assert session.one("next_due") == 0
+        (row,) = session.rows("upkeep")
+        assert (row.swept, row.promoted) == (0, 0)
+        assert row.next_due >= 0.25
+    assert states(session, job) == ["success"]
+
+
+def test_upkeep_sweeps_though_the_errands_are_held_up(db, session):
+    session.execute("create function canaries_held() returns void language sql as 'select pg_advisory_xact_lock(4711)'")
+    session.mutate("errands", "perform sample_flow(at);", "perform canaries_held();")
+    (job,) = running(session)
+    session.execute("update jobs set lease_expires_at = clock() where id = %s", [job])
+    with db.connect() as sleeper, sleeper.transaction():
+        sleeper.execute("select pg_advisory_xact_lock(4711)")
+        assert session.rows("upkeep")[0].swept == 1
+
+
+SLEEPERS = {
+    "a declaration": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [9]}),
+    "a start": ("start_worker", {"worker": "v", "kinds": ["k"], "lease_seconds": [9]}),
+}
+
+
+@pytest.mark.parametrize(("function", "arguments"), SLEEPERS.values(), ids=SLEEPERS)
+def test_a_worker_starts_though_a_session_sleeps_in(db, session, function, arguments):
+    session.one("declare_kinds", kinds=["k"], lease_seconds=[7])
+    with db.connect() as sleeper, sleeper.transaction():
+        sleeper.one(function, **arguments)
+        session.one("start_worker", worker="w", kinds=["k"], lease_seconds=[7])
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            session.one("declare_kinds", kinds=["k"], lease_seconds=[8])
+
+
+@pytest.mark.parametrize("function", ["cancel", "retry", "accept"])
+def test_what_people_ask_for_one_job_waits_a_bounded_time(db, session, function):
+    (job,) = [session.one("submit", kind="k")] if function == "accept" else running(session)
+    if function == "retry":
+        session.one("cancel", id=job)
+    with db.connect() as sleeper, sleeper.transaction(force_rollback=True):
+        sleeper.execute("select from jobs where id = %s for update", [job])
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            session.one(function, id=job)

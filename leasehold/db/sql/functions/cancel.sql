@@ -4,6 +4,7 @@
 
 create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

@@ -29,6 +29,7 @@ $$;
 -- Error: LH003 invalid_argument.
 create or replace function declare_kinds_v1(kinds text[], lease_seconds double precision[]) returns void language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 declare
   bad record;
@@ -42,7 +43,9 @@ begin
   perform check_names('kinds', kinds);
   -- In one order everywhere, or two workers that start together deadlock.
   insert into kinds as k (kind, lease_seconds, updated_at)
-  select t.kind, t.lease, clock() from unnest(kinds, lease_seconds) t(kind, lease) order by t.kind
+  select t.kind, t.lease, clock() from unnest(kinds, lease_seconds) t(kind, lease)
+  where not exists (select from kinds o where o.kind = t.kind and o.lease_seconds = t.lease)  -- locks nothing that stays
+  order by t.kind
   on conflict (kind) do update set lease_seconds = excluded.lease_seconds, updated_at = excluded.updated_at
   where k.lease_seconds <> excluded.lease_seconds;
 end $$;
@@ -57,6 +60,7 @@ as $$ select declare_kinds_v1(kinds, lease_seconds) $$;
 -- Error: LH003 invalid_argument.
 create or replace function declare_tasks_v1(tasks jsonb) returns void language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 declare
   bad record;

@@ -4,6 +4,7 @@
 
 create or replace function retry_v1(id uuid, notify boolean default true) returns boolean language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

@@ -52,6 +52,7 @@ create or replace function schedule_fire_v1(
   missed integer default 0, notify boolean default true
 ) returns table (due_at timestamptz, job_id uuid) language plpgsql
 security definer set search_path from current
+set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
@@ -106,6 +107,7 @@ as $$ select * from schedule_fire_v1(key, worker, token, was, due, next_run_at, 
 create or replace function schedule_problem_v1(key text, worker text, token uuid, problem text) returns boolean
 language plpgsql
 security definer set search_path from current
+set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 begin
@@ -124,6 +126,7 @@ as $$ select schedule_problem_v1(key, worker, token, problem) $$;
 create or replace function schedule_run_now_v1(key text, id uuid default null, notify boolean default true)
 returns uuid language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

@@ -9,6 +9,7 @@
 create or replace function schedule_sync_v1(declarations jsonb, notify boolean default true) returns setof text
 language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
@@ -25,6 +26,8 @@ begin
   for d in select e ->> 'key' as key, schedule_defaults() || (e - 'key') as fields
            from jsonb_array_elements(declarations) e order by e ->> 'key' collate "C" loop
     perform schedule_of(d.key, d.fields);  -- what is kept in `declared` is checked too
+    -- Nothing new, as nearly always: a schedule that another session is changing keeps no worker from its start.
+    continue when exists (select from schedules t where t.key = d.key and t.declared is not distinct from d.fields);
     select * into old from schedules t where t.key = d.key for no key update;
     news := case when not found then d.fields
       else definition_of(old) || changed_fields(coalesce(old.declared, d.fields), d.fields) end;

@@ -59,6 +59,7 @@ end $$;
 create or replace function statistics_add_v1(worker text, number bigint, age double precision, rows jsonb)
 returns double precision language plpgsql
 security definer set search_path from current
+set lock_timeout = '2s'
 as $$
 #variable_conflict use_column
 declare

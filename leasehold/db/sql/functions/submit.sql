@@ -41,6 +41,7 @@ $$;
 -- Gives the state that the job is in now; accepting again changes nothing.
 create or replace function accept_v1(id uuid, notify boolean default true) returns job_state language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

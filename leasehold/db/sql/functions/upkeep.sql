@@ -4,6 +4,7 @@
 -- and the steps of canaries.
 
 create or replace function errands(at timestamptz) returns void language plpgsql
+set lock_timeout = '1s'
 as $$
 begin
   if exists (select from flow f where f.at = moment_of(errands.at, 60)) and not canaries_run() then
@@ -21,6 +22,7 @@ end $$;
 create or replace function upkeep_v1(max integer default 1000, worker text default null)
 returns table (swept integer, promoted integer, next_due double precision) language plpgsql
 security definer set search_path from current
+set lock_timeout = '5s'
 as $$
 declare
   at timestamptz := clock();
@@ -31,6 +33,9 @@ begin
   swept := sweep_v1(max);
   promoted := promote_v1(max);
   next_due := case when greatest(swept, promoted) >= max then 0 else next_due_v1() end;
+  if next_due = 0 and swept = 0 and promoted = 0 then
+    next_due := 0.5;  -- what is due cannot be moved, because its row is locked: look again, but not at once
+  end if;
   if canaries_run() then
     next_due := least(next_due, 1);
   end if;

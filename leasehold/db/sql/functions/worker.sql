@@ -34,6 +34,7 @@ create or replace function start_worker_v1(
   slots integer default null
 ) returns void language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 declare
   at timestamptz := clock();
@@ -60,6 +61,7 @@ as $$ select start_worker_v1(worker, host, pid, queues, kinds, lease_seconds, sl
 
 create or replace function stop_worker_v1(worker text) returns void language plpgsql
 security definer set search_path from current
+set lock_timeout = '3s'
 as $$
 declare
   at timestamptz := clock();
