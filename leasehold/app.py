@@ -28,10 +28,11 @@ from leasehold.retry import USUAL_ATTEMPTS, ExponentialBackoff, RetryFunction, R
 from leasehold.schedule import Missed, Overlap
 from leasehold.schedules import ScheduleDecorator, Schedules
 from leasehold.task import AsyncTask, Executor, SyncTask, Task, TaskDecorator
-from leasehold.telemetry import After, Before, Hooks, OnError, Telemetry
+from leasehold.telemetry import After, Around, Before, Hooks, OnError, OnWorker, Telemetry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+AroundT = TypeVar("AroundT", bound=Around)
 
 
 class App:
@@ -207,6 +208,24 @@ class App:
     def on_error(self, hook: OnError) -> OnError:
         """Call this with what a task raised, before the outcome is judged."""
         self.hooks.on_error.append(hook)
+        return hook
+
+    def around(self, hook: AroundT) -> AroundT:
+        """Run this generator around each attempt, where its task runs: the task runs at its `yield`.
+
+        A plain generator is around every task, in its own thread or process; an `async` one around `async def` tasks.
+        """
+        self.hooks.add_around(hook)
+        return hook
+
+    def on_startup(self, hook: OnWorker) -> OnWorker:
+        """Call this when a worker starts, before its first job. If it raises, the worker does not start."""
+        self.hooks.on_startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: OnWorker) -> OnWorker:
+        """Call this when a worker ends, after its last job."""
+        self.hooks.on_shutdown.append(hook)
         return hook
 
     # -- jobs

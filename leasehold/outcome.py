@@ -9,7 +9,7 @@ from typing import Final, Self, TypeAlias
 from leasehold.durations import seconds
 from leasehold.texts import MAX_CLASS, MAX_MESSAGE, MAX_TRACEBACK, text_of
 
-_OWN_FRAMES: Final = "leasehold.worker"
+_OWN_FRAMES: Final = ("leasehold.worker", "leasehold.telemetry")
 
 
 class Signal(Exception):
@@ -154,7 +154,7 @@ def _without_own_frames(top: TracebackType | None) -> TracebackType | None:
     below = top
     while below is not None:
         name = str(below.tb_frame.f_globals.get("__name__", ""))
-        if name != _OWN_FRAMES and not name.startswith(f"{_OWN_FRAMES}."):
+        if not any(name == own or name.startswith(f"{own}.") for own in _OWN_FRAMES):
             return below
         below = below.tb_next
     return top

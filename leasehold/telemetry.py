@@ -3,15 +3,21 @@
 Hooks run on the worker's event loop, in the order they were given, and may be plain functions or coroutines.
 `before` may raise, and what it raises is the attempt's outcome: `raise Snooze(5)` holds a job back. `after` and
 `on_error` only look; what they raise is logged.
+
+What is `around` an attempt runs where its task runs: in the same thread, or in the same process.
 """
 
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
+
+from leasehold.errors import ConfigError
+from leasehold.texts import text_of
 
 if TYPE_CHECKING:
     from leasehold.context import JobContext
@@ -21,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 Before: TypeAlias = "Callable[[JobContext], Awaitable[None] | None]"
 After: TypeAlias = "Callable[[JobContext, Outcome], Awaitable[None] | None]"
+OnWorker: TypeAlias = "Callable[[], Awaitable[None] | None]"
+Around: TypeAlias = "Callable[[JobContext], Iterator[None]] | Callable[[JobContext], AsyncIterator[None]]"
+_Manager: TypeAlias = Callable[..., Any]
 OnError: TypeAlias = "Callable[[JobContext, Exception], Awaitable[None] | None]"
 
 
@@ -90,6 +99,62 @@ class Hooks:
         self.before: list[Before] = []
         self.after: list[After] = []
         self.on_error: list[OnError] = []
+        self.on_startup: list[OnWorker] = []
+        self.on_shutdown: list[OnWorker] = []
+        self.around: list[tuple[bool, _Manager]] = []
+        """What is entered around each attempt, first to last, where the task runs; and whether it is awaited."""
+
+    def add_around(self, hook: "Around") -> None:
+        """Take a generator function with one `yield`, during which the task runs."""
+        if inspect.isasyncgenfunction(hook):
+            self.around.append((True, asynccontextmanager(hook)))
+        elif inspect.isgeneratorfunction(hook):
+            self.around.append((False, contextmanager(hook)))
+        else:
+            name = getattr(hook, "__qualname__", repr(hook))
+            raise ConfigError(f"around: {name} does not yield", hint="the task runs at its `yield`: give it one")
+
+    def call(self, context: "JobContext", function: Callable[..., object], **arguments: Any) -> object:
+        """Call a plain function within what is around it, in the thread or process that this is."""
+        value = None  # if what is around it deals with its error
+        with ExitStack() as stack:
+            for awaited, manager in self.around:
+                if not awaited:
+                    stack.enter_context(manager(context))
+            value = function(**arguments)
+        return value  # noqa: RET504 (the error may have been dealt with)
+
+    async def acall(
+        self, context: "JobContext", function: Callable[..., Awaitable[object]], **arguments: Any
+    ) -> object:
+        """Await a function within what is around it."""
+        value = None
+        async with AsyncExitStack() as stack:
+            for awaited, manager in self.around:
+                if awaited:
+                    await stack.enter_async_context(manager(context))
+                else:
+                    stack.enter_context(manager(context))
+            value = await function(**arguments)
+        return value  # noqa: RET504 (the error may have been dealt with)
+
+    async def run_startup(self) -> None:
+        """Before the worker takes its first job. What one raises keeps it from starting."""
+        for hook in self.on_startup:
+            try:
+                await _settle(hook())
+            except Exception as error:
+                name = getattr(hook, "__qualname__", hook)
+                logger.exception("the startup hook %s failed", name)
+                raise ConfigError(
+                    f"the startup hook {name} failed: {type(error).__name__}: {text_of(error, 500)}",
+                    hint="the traceback is in the log",
+                ) from error
+
+    async def run_shutdown(self) -> None:
+        """After its last job."""
+        for hook in reversed(self.on_shutdown):
+            await _watch(hook)
 
     async def run_before(self, context: "JobContext") -> None:
         """What one raises is the attempt's outcome."""

@@ -77,6 +77,10 @@ def command(  # noqa: PLR0913 (each is an option)
         int | None,
         typer.Option("--max-jobs", min=1, help="Replace a process after about so many jobs (give or take 10 %)."),
     ] = None,
+    child_jobs: Annotated[
+        int | None,
+        typer.Option("--child-jobs", min=1, help="Replace a process of executor='process' tasks after so many jobs."),
+    ] = None,
     memory_limit: Annotated[
         int | None, typer.Option("--memory-limit", min=1, metavar="MB", help="Replace a process that occupies more.")
     ] = None,
@@ -107,7 +111,12 @@ def command(  # noqa: PLR0913 (each is an option)
     if max_jobs is not None:  # spread, so that processes that started together do not retire together
         max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
     options = WorkerOptions(
-        queues=parse_queues(queues) if queues else None, slots=slots, prefetch=prefetch, grace=grace, max_jobs=max_jobs
+        queues=parse_queues(queues) if queues else None,
+        slots=slots,
+        prefetch=prefetch,
+        grace=grace,
+        max_jobs=max_jobs,
+        child_jobs=child_jobs,
     )
     if tether is None and (processes > 1 or reload or max_jobs is not None or memory_limit is not None):
         watcher = Watcher(roots_of(app)) if reload else None

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -215,7 +215,7 @@ def _attempt(task: Task[..., Any], context: ChildContext, payload: str, memory: 
     """What came of the function, and whether it ran out of memory."""
     entered = enter(context)
     try:
-        value = _capped(memory, partial(_call, task, payload))
+        value = _capped(memory, partial(_call, task, payload, context))
         return outcome_of(task, context.retry_count, value), False
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its outcome, SystemExit included)
         raised = as_error(error)
@@ -229,20 +229,23 @@ def _attempt(task: Task[..., Any], context: ChildContext, payload: str, memory: 
     return outcome_of(task, context.retry_count, raised), _ran_out_of_memory(raised)
 
 
-def _call(task: Task[..., Any], payload: str) -> object:
+def _call(task: Task[..., Any], payload: str, context: ChildContext) -> object:
     arguments = arguments_of(task, payload)
+    hooks = task._app.hooks  # noqa: SLF001 (what is around a task is around it here)
     if not inspect.iscoroutinefunction(task.function):
-        return task.function(**arguments)
-    value, error = asyncio.run(_awaited(task, arguments))
+        return hooks.call(context, task.function, **arguments)
+    value, error = asyncio.run(_awaited(partial(hooks.acall, context, task.function), arguments))
     if error is not None:
         raise error
     return value
 
 
-async def _awaited(task: Task[..., Any], arguments: Mapping[str, Any]) -> tuple[object, BaseException | None]:
+async def _awaited(
+    function: Callable[..., Awaitable[object]], arguments: Mapping[str, Any]
+) -> tuple[object, BaseException | None]:
     """Catches the error here, inside: its traceback is the task's, without the event loop's."""
     try:
-        return await task.function(**arguments), None
+        return await function(**arguments), None
     except BaseException as error:  # noqa: BLE001 (raised again by the caller)
         return None, error
 

@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,11 @@ _CANCELLED = 2.0
 _left_behind: set["asyncio.Future[object]"] = set()
 
 
-async def run_in_time(task: "Task[..., Any]", /, **arguments: Any) -> object:
+async def run_in_time(
+    task: "Task[..., Any]", function: Callable[..., Coroutine[Any, Any, object]], /, **arguments: Any
+) -> object:
     """Await the function; at its timeout it is cancelled. If it does not end then, it is left behind with a warning."""
-    running = asyncio.ensure_future(task.function(**arguments))
+    running = asyncio.ensure_future(function(**arguments))
     try:
         await asyncio.wait([running], timeout=task.options.timeout)
     except asyncio.CancelledError:
@@ -90,16 +92,22 @@ class ThreadExecutor:
         self._busy = 0
         self._process = os.getpid()
 
-    async def run(self, task: "Task[..., Any]", arguments: Mapping[str, Any], context: "JobContext") -> object:
-        """Run the function in a thread. Its slot is free only when the function has really ended."""
+    async def run(
+        self,
+        task: "Task[..., Any]",
+        function: Callable[..., object],
+        arguments: Mapping[str, Any],
+        context: "JobContext",
+    ) -> object:
+        """Run the task's function in a thread. Its slot is free only when the function has really ended."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[object] = loop.create_future()
-        function = partial(contextvars.copy_context().run, task.function, **arguments)
+        call = partial(contextvars.copy_context().run, function, **arguments)
         self._busy += 1
         if self._busy > self._threads:
             self._threads += 1
             threading.Thread(target=self._serve, name=f"leasehold-task-{self._threads}", daemon=True).start()
-        self._work.put(partial(_call, function, loop, done, self._process))
+        self._work.put(partial(_call, call, loop, done, self._process))
         timeout = task.options.timeout
         began = time.monotonic()
         late = None if timeout is None else loop.call_later(timeout, _overdue, task, context)

@@ -55,10 +55,14 @@ class _Gone(Exception):
 class ProcessExecutor:
     """A pool of at most `slots` processes.
 
-    `worker` and `schema` let a task in a process complete its job in its own transaction.
+    `worker` and `schema` let a task in a process complete its job in its own transaction. A process is replaced after
+    `most` jobs; None: never.
     """
 
-    def __init__(self, slots: int, *, worker: str | None = None, schema: str = "leasehold") -> None:
+    def __init__(
+        self, slots: int, *, worker: str | None = None, schema: str = "leasehold", most: int | None = None
+    ) -> None:
+        self._most = most
         self._room = asyncio.Semaphore(slots)
         self._worker = None if worker is None else {"id": worker, "schema": schema}
         self._children: set[Child] = set()
@@ -117,8 +121,12 @@ class ProcessExecutor:
     def _keep(self, child: "Child") -> None:
         if child.dead.done():
             child.close()
-        else:
-            self._idle.append(child)
+            return
+        if self._most is not None and child.calls >= self._most:
+            child.stop()  # it exits by itself, and `close` waits for it
+            child.dead.add_done_callback(lambda _: child.close())
+            return
+        self._idle.append(child)
 
     def _forget(self, child: "Child") -> None:
         self._children.discard(child)

@@ -93,7 +93,9 @@ class Runner:
         self._threads = ThreadExecutor(worker.options.slots)
         check_tasks(worker.app.tasks.values())
         warn_of_threads(worker.app.tasks.values())
-        self._processes = ProcessExecutor(worker.options.slots, worker=worker.id, schema=worker.app.settings.schema)
+        self._processes = ProcessExecutor(
+            worker.options.slots, worker=worker.id, schema=worker.app.settings.schema, most=worker.options.child_jobs
+        )
         self._room = asyncio.Event()
         self._room.set()
         self._empty = asyncio.Event()
@@ -231,11 +233,14 @@ class Runner:
                 return await self._processes.run(task, job, running)
             arguments = arguments_of(task, job.payload)
             if executor == "loop":
-                function = task.function if task.options.timeout is None else partial(run_in_time, task)
+                function = partial(hooks.acall, running, task.function) if hooks.around else task.function
+                if task.options.timeout is not None:
+                    function = partial(run_in_time, task, function)
                 value = await function(**arguments)
                 end_copy_of(self._process)
             else:
-                value = await self._threads.run(task, arguments, running)
+                function = partial(hooks.call, running, task.function) if hooks.around else task.function
+                value = await self._threads.run(task, function, arguments, running)
             return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
         except Exception as raised:  # noqa: BLE001 (whatever a task raises is its outcome)
             error = as_error(raised)

@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 _STARTING = "the start of the worker"
 
 
+_LAST_HOOKS = 5.0
+"""Seconds at least for what is called when a worker ends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How a worker works."""
@@ -49,6 +53,9 @@ class WorkerOptions:
     max_jobs: int | None = None
     """Retire after this many jobs, to be replaced by a fresh process; None: never."""
 
+    child_jobs: int | None = None
+    """Replace a process of `executor="process"` tasks after this many jobs; None: never."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
             raise ConfigError(f"slots {self.slots} is not between 1 and 10000")
@@ -60,6 +67,8 @@ class WorkerOptions:
             raise ConfigError(f"poll {self.poll} s is not between 0 and 10 s")
         if self.max_jobs is not None and self.max_jobs < 1:
             raise ConfigError(f"max_jobs {self.max_jobs} is less than 1")
+        if self.child_jobs is not None and self.child_jobs < 1:
+            raise ConfigError(f"child_jobs {self.child_jobs} is less than 1")
 
 
 class Worker:
@@ -142,11 +151,29 @@ class Worker:
             await parts.close()
             return
         with surroundings():
+            await self._started_up(parts)
             parts.start()
             self.started.set()
             lines.worker_started(self.id, self.options.slots, self.app.tasks)
-            await self._until_ended(parts)
+            try:
+                await self._until_ended(parts)
+            finally:
+                await self._shut_down_hooks()
         lines.worker_ended(self.id, self.finished)
+
+    async def _started_up(self, parts: Parts) -> None:
+        try:
+            await self.app.hooks.run_startup()
+        except ConfigError:
+            await parts.close()
+            raise
+
+    async def _shut_down_hooks(self) -> None:
+        try:
+            async with asyncio.timeout(max(self.options.grace, _LAST_HOOKS)):
+                await self.app.hooks.run_shutdown()
+        except TimeoutError:
+            logger.warning("a shutdown hook does not end; the worker ends without it")
 
     async def _until_ended(self, parts: Parts) -> None:
         """Return when it has stopped in good order. WorkerFailed: a loop has died before, and so the worker ends."""

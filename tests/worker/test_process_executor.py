@@ -93,7 +93,7 @@ async def test_a_payload_that_does_not_fit_is_a_failure(pool: Pool) -> None:
     object.__setattr__(job, "payload", '{"seconds": "many"}')
     outcome = await pool.executor.run(tasks.pid, job, context)
     assert isinstance(outcome, Failed)
-    assert outcome.error.type == "leasehold.errors.InvalidArguments"
+    assert (outcome.error.type, outcome.fatal) == ("leasehold.errors.ArgumentsDoNotFit", True)
 
 
 async def test_sys_exit_fails_the_job_and_leaves_the_process(pool: Pool) -> None:

@@ -206,3 +206,11 @@ async def test_ctrl_c_in_the_terminal_reaches_the_worker_only(dsn: str, sql: Sql
     assert not alive(pid)
     state = sql.execute("select state, retry_count from jobs").fetchone()
     assert state == {"state": "queued", "retry_count": 0}
+
+
+async def test_a_process_is_replaced_after_so_many_jobs(app: App) -> None:
+    async with working(app, slots=1, child_jobs=2):
+        jobs = await enqueue(app, *(tasks.pid.intent() for _ in range(4)))
+        pids = [await job.aresult(60) for job in jobs]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert children() == []
