@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 from faults.run import Run, Skip, Verdict, sentence
-from faults.scenarios import SCENARIOS
+from faults.scenarios import MATRICES, SCENARIOS
 
 
 def run(name: str, *, seed: int, full: bool, folder: Path) -> Verdict:
     """One scenario in a folder of its own. Raises Skip where it cannot run."""
     scenario = importlib.import_module(SCENARIOS[name])
-    with Run(name, seed=seed, full=full, folder=folder) as made:
+    lease = 4.0 if name in MATRICES else 2.0  # in a matrix no lease may be lost because the machine is busy
+    with Run(name, seed=seed, full=full, folder=folder, lease=lease) as made:
         getattr(scenario, name)(made)
         return made.verdict()
 

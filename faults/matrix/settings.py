@@ -123,6 +123,8 @@ def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
         why = fleet.judge()
     finally:
         fleet.close()
+    with (world.run.folder / "probes.txt").open("a") as file:
+        file.write(f"{list(given.values())}: { {column: reason for column, reason in why.items() if reason} }\n")
     return {(row, column): why[column] for row in given.values() for column in COLUMNS}
 
 
