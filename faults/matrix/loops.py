@@ -111,7 +111,10 @@ def cells(*, full: bool) -> list[Cell]:
     if full:
         return [(row, column) for row, columns in ROWS.items() for column in columns]
     parts = {kind: [row for row in ROWS if row.startswith(kind)] for kind in ("loop", "at", "call")}
-    alone = [(row, list(ERRORS)[n % len(ERRORS)]) for n, row in enumerate(parts["loop"])]
+    shared = [row for row in parts["call"] if _place((row, "")) in SHARED]
+    parts["call"] = [row for row in parts["call"] if row not in shared]
+    alone = [(row, STATES[n]) for n, row in enumerate(shared)]
+    alone += [(row, list(ERRORS)[n % len(ERRORS)]) for n, row in enumerate(parts["loop"])]
     return alone + diagonal(parts["at"], list(ERRORS)) + diagonal(parts["call"], STATES)
 
 
@@ -201,13 +204,15 @@ def hurt(seat: Seat, row: str, column: str) -> Result:
         time.sleep(0.02)
     if not fired():
         return "the place was not reached: nothing was tried"
-    time.sleep(0.05)
-    if why := world.ended(jobs) if seat.member.alive else PASSED:
-        return f"its jobs: {why}{'' if seat.member.alive else f'; it ended with {seat.member.returncode}'}"
+    deadline = time.monotonic() + BOUND
+    while (why := world.ended(jobs, within=0)) and seat.member.alive and time.monotonic() < deadline:
+        time.sleep(0.05)
     if not seat.member.alive:
         why = verdict_on_end(seat, column)
         seat.member.start()
-        return why or ((late := world.ended(jobs)) and f"not run by the next worker: {late}")
+        return why or ((late := world.ended(jobs, within=60)) and f"not run by the next worker: {late}")
+    if why:
+        return f"its jobs: {why}"
     if why := world.charged([*seat.held, *jobs[:2]]):
         return why
     return PASSED

@@ -96,7 +96,7 @@ class Parts:
         self.keeper.on_death = lambda error: self._died("LeaseKeeper", error)
         self.keeper.start()
         self.loops = [
-            asyncio.create_task(part.run(), name=type(part).__name__)
+            asyncio.create_task(_without_exit(part.run()), name=type(part).__name__)
             for part in (
                 self.claimer,
                 self.finisher,
@@ -181,6 +181,14 @@ class Parts:
             self.runner.journal = None
         for link in self._links.values():
             await link.close()
+
+
+async def _without_exit(loop: Awaitable[None]) -> None:
+    """A loop that ends is the worker's end: SystemExit would leave the event loop at once, with another code."""
+    try:
+        await loop
+    except (SystemExit, KeyboardInterrupt) as end:
+        raise RuntimeError(f"{type(end).__name__} came out of it: {end}") from end
 
 
 async def _quietly(step: Callable[[], Awaitable[object]]) -> None:
