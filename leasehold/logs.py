@@ -101,7 +101,10 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """The line without a traceback."""
         job = getattr(record, "leasehold_job", None)
-        record.leasehold_where = "" if job is None else f" [{job['kind']} {job['job_id']} attempt {job['attempt']}]"
+        request = getattr(record, "request_id", None)
+        record.leasehold_where = "" if request is None else f" [request {request}]"
+        if job is not None:
+            record.leasehold_where = f" [{job['kind']} {job['job_id']} attempt {job['attempt']}]"
         return super().formatMessage(record)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,9 @@ def command(
     host: Annotated[str, typer.Option("--host", help="The address to serve.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Its port; 0: any that is free.", min=0, max=65535)] = PORT,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many server processes.")] = 1,
+    root_path: Annotated[
+        str, typer.Option("--root-path", help="Where a proxy serves it, which takes this off: /leasehold.")
+    ] = "",
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
     schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
@@ -68,7 +72,7 @@ def command(
         os.environ["LEASEHOLD_SCHEMA"] = schema
     logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
     loaded = load_app(app) if app else App()
-    place = Place(host=host, port=port, production=loaded.settings.production)
+    place = Place(host=host, port=port, production=loaded.settings.production, root_path=checked_root_path(root_path))
     with contextlib.closing(loaded):
         if tether is None:
             _check(loaded, place)
@@ -77,11 +81,11 @@ def command(
         with place.listening(shared=tether is not None) as listener:
             if tether is None:
                 say(f"serving the API on {place.url_of(listener)}")
-            run_async(_process(loaded, listener, tokens=place.tokens, access_log=access_log, tether=tether).run())
+            run_async(_process(loaded, listener, place, access_log=access_log, tether=tether).run())
 
 
 def _process(
-    app: App, listener: socket.socket, *, tokens: 'bool | Literal["auto"]', access_log: bool, tether: Tether | None
+    app: App, listener: socket.socket, place: "Place", *, access_log: bool, tether: Tether | None
 ) -> "ServerProcess":
     try:
         from leasehold.cli.serving import ServerProcess  # noqa: PLC0415 (an extra that not everybody installs)
@@ -90,8 +94,23 @@ def _process(
             raise
         raise ConfigError("uvicorn is not installed", hint="pip install 'leasehold[api]'") from None
     return ServerProcess(
-        app, listener, tokens=tokens, access_log=access_log, tether=tether, grace=GRACE, demo=Controls.from_env()
+        app,
+        listener,
+        tokens=place.tokens,
+        access_log=access_log,
+        tether=tether,
+        grace=GRACE,
+        demo=Controls.from_env(),
+        root_path=place.root_path,
     )
+
+
+def checked_root_path(text: str) -> str:
+    """The path that a proxy takes off, without a slash at its end."""
+    path = text.rstrip("/")
+    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+        raise ConfigError(f"--root-path {text!r} is not a path", hint="write it as /leasehold")
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +121,9 @@ class Place:
     port: int
     production: bool = False
     """Other people's jobs are at stake, whatever the address: a proxy may serve it to the world."""
+
+    root_path: str = ""
+    """The path that a proxy takes off before it passes a request on."""
 
     @property
     def is_loopback(self) -> bool:
@@ -164,6 +186,7 @@ def _supervise(place: Place, workers: int, app: str | None) -> int:
         url = place.url_of(listener)
     say(f"serving the API on {url} with {workers} processes")
     arguments = [*([app] if app else []), "--host", place.host, "--port", str(port)]
+    arguments += ["--root-path", place.root_path] if place.root_path else []
     flags: list[str] = [flag for flag in ("--access-log", "--verbose", "-v") if flag in sys.argv]
     flags += [f"--{name}={value}" for name, value in zip(("log-level", "log-format"), logs.chosen(), strict=True)]
     options = SupervisorOptions(

@@ -1,6 +1,7 @@
 """One server process: uvicorn with the API."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import leasehold
 from leasehold import collector
 from leasehold.app import App
 from leasehold.http.connection import patient
+from leasehold.http.front import naming_requests
 from leasehold.http.settings import ApiSettings, Tokens
 from leasehold.supervise.tether import Tether
 from leasehold.web.demo import DemoControls
@@ -58,6 +60,7 @@ class ServerProcess:
         tether: Tether | None = None,
         grace: int = 10,
         demo: DemoControls | None = None,
+        root_path: str = "",
     ) -> None:
         self._listener = listener
         self._tether = tether
@@ -66,12 +69,14 @@ class ServerProcess:
         config = uvicorn.Config(
             api, http=patient(settings), ws="none", lifespan="on", access_log=access_log, server_header=False,
             proxy_headers=False, log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=30, backlog=2048,
+            root_path=root_path,
         )  # fmt: skip
         self._server = _Server(config, api)
 
     async def run(self) -> None:
         """Serve until told to stop."""
         collector.settle()
+        logging.setLogRecordFactory(naming_requests(logging.getLogRecordFactory()))
         beating = asyncio.create_task(self._beat())
         try:
             await self._server.serve(sockets=[self._listener])

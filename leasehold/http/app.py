@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leasehold.app import App
 from leasehold.errors import LeaseholdError
 from leasehold.http import health, jobs, metrics, ops, submissions
+from leasehold.http.body import field_of, words
+from leasehold.http.front import fronted, request_id
 from leasehold.http.openapi import document
 from leasehold.http.problems import Problem, invalid, problem_of, problem_of_status
 from leasehold.http.runtime import Holder
@@ -82,6 +84,8 @@ class Api(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "http":
+            scope, send = fronted(scope, send)
         # Whoever adds a middleware of their own wants it for every request.
         if (
             scope["type"] == "http"
@@ -128,8 +132,11 @@ async def _of_router(_: Request, error: Any) -> Response:
 
 
 async def _of_fastapi(_: Request, error: Any) -> Response:
-    found = [(".".join(map(str, part["loc"][1:])), str(part["msg"])) for part in error.errors()[:10]]
-    return _response(invalid(*found))
+    found: dict[str, str] = {}
+    for part in error.errors()[:20]:
+        if part["type"] != "none_required":  # in a query a field is there or it is not
+            found.setdefault(field_of(part["loc"][1:]), words(part["type"], str(part["msg"])))
+    return _response(invalid(*found.items()))
 
 
 async def _nobody(_: Request, __: Exception) -> Response:
@@ -137,7 +144,8 @@ async def _nobody(_: Request, __: Exception) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    logger.error("a defect while answering %s %r", request.method, request.scope["path"], exc_info=error)
+    what = request.method, request.scope["path"], request_id.get()
+    logger.error("a defect while answering %s %r (request %s)", *what, exc_info=error)
     return _response(Problem("internal", "the server's log has more"))
 
 

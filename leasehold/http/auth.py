@@ -5,6 +5,7 @@ The database knows the tokens; a server remembers each for a moment, and so a re
 
 import asyncio
 import ipaddress
+import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from starlette.types import Scope
 from leasehold.db.pool import Database
 from leasehold.db.store import Seen, StoredToken
 from leasehold.http.body import header
+from leasehold.http.front import RATE
 from leasehold.http.problems import Problem
 from leasehold.http.settings import ApiSettings
 from leasehold.tokens import SCOPES, TokenText, parse_token
@@ -188,6 +190,9 @@ class Gate:
         self._settings = settings
         self._known: OrderedDict[UUID | None, _Remembered] = OrderedDict()
         self._buckets: OrderedDict[UUID, _Bucket] = OrderedDict()
+        self._good: OrderedDict[UUID, None] = OrderedDict()
+        """Tokens that were found once: an id that is made up is never among them."""
+        self._strangers = _Bucket(settings.strangers, settings.strangers)
 
     async def admit(self, scope: Scope, *scopes: str, session: bool = False) -> Caller:
         """The caller of this request, who has one of the scopes. `session`: by a browser's token, and no other."""
@@ -198,16 +203,28 @@ class Gate:
             check_origin(scope, self._settings.origins)
             return ANYBODY
         token = token_of(header(scope, b"authorization"))
-        stored: StoredToken | None = await self._recall(token.id) if token is not None else None
+        stored = await self._stored(token.id) if token is not None else None
         # One answer for all of these: it tells nobody which tokens exist.
         if token is None or stored is None or not token.fits(stored.secret_hash) or not stored.live:
             raise _unauthorized()
         if stored.session is not session:
             raise _unauthorized()
-        self._ration(stored)
+        if stored.rate is not None:
+            self._ration(scope, stored, stored.rate)
         if stored.scopes.isdisjoint(scopes):
             raise Problem("forbidden", f"this needs a token with the scope {' or '.join(scopes)}")
         return Caller(stored.name, stored.scopes, stored.queues, stored.kinds, stored.id, stored.namespace)
+
+    async def _stored(self, token: UUID) -> StoredToken | None:
+        """What the database says of a token. What was never found is looked up at a rate: it may all be made up."""
+        if token not in self._known and token not in self._good and (wait := self._strangers.take()):
+            raise Problem("rate-limited", "too many tokens that are not known here", retry_after=wait)
+        stored: StoredToken | None = await self._recall(token)
+        if stored is not None and token not in self._good:
+            self._good[token] = None
+            if len(self._good) > _MOST_REMEMBERED:
+                self._good.popitem(last=False)
+        return stored
 
     def forget(self, token: UUID) -> None:
         """Ask the database when this token comes next: it was revoked here."""
@@ -220,16 +237,16 @@ class Gate:
             if stored is None or not stored.live:
                 raise _unauthorized()
 
-    def _ration(self, stored: StoredToken) -> None:
-        if stored.rate is None:
-            return
+    def _ration(self, scope: Scope, stored: StoredToken, rate: float) -> None:
         bucket = self._buckets.get(stored.id)
-        if bucket is None or bucket.rate != stored.rate:
-            bucket = self._buckets[stored.id] = _Bucket(stored.rate, max(1.0, stored.rate))
+        if bucket is None or bucket.rate != rate:
+            bucket = self._buckets[stored.id] = _Bucket(rate, max(1.0, rate))
             if len(self._buckets) > _MOST_REMEMBERED:
                 self._buckets.popitem(last=False)
-        if wait := bucket.take():
-            raise Problem("rate-limited", f"this token has {stored.rate:g} requests a second", retry_after=wait)
+        wait = bucket.take()
+        scope[RATE] = rate, int(bucket.level), math.ceil(wait or max(0.0, 1.0 - bucket.level) / rate)
+        if wait:
+            raise Problem("rate-limited", f"this token has {rate:g} requests a second", retry_after=wait)
 
     async def _any_token(self) -> bool:
         # Revoked ones count: revoking the last one must not open a server.

@@ -2,8 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -15,6 +18,14 @@ from leasehold.http.settings import ApiSettings
 from leasehold.intent import MAX_KEY_BYTES
 
 M = TypeVar("M", bound=BaseModel)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LARGE: Final = 32 * 1024
+"""Bytes of a body that takes longer to read than it takes to hand it to another thread."""
+
+_READER: Final = ThreadPoolExecutor(1, "leasehold-bodies")
+"""One for all: more would only take the interpreter away from the event loop more often."""
 
 _CLOSE = {"connection": "close"}
 """The rest of the body is not read, so the connection is of no further use."""
@@ -33,6 +44,7 @@ KEY_HEADER: Final[dict[str, Any]] = {
 }
 """In the API's description."""
 
+_is_name: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*").fullmatch
 _fits_header: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 
 
@@ -46,18 +58,24 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def header_key(request: Request) -> str | None:
     """The idempotency key in the header, if there is one."""
-    value = header(request.scope, b"idempotency-key")
-    if value is None:
+    values = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
+    if not values:
         return None
+    if len(values) > 1:
+        raise Problem("key-conflict", "there are two Idempotency-Key headers: send one of them")
+    [value] = values
     if len(value) > MAX_KEY_BYTES or not _fits_header(value):
         raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
-    return value.decode("ascii")
+    return str(value.decode("ascii"))
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
     """The body, if it is JSON by its header, is not too large and comes in time."""
     scope = request.scope
     _check_media_type(header(scope, b"content-type"))
+    if (encoding := header(scope, b"content-encoding")) is not None and encoding.lower() != b"identity":
+        shown = encoding.decode("latin-1")[:100]
+        raise Problem("unsupported-media-type", f"Content-Encoding {shown!r}: send the body as it is")
     length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > most:
         raise _too_large(most)
@@ -70,17 +88,34 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
 
 async def _gather(request: Request, most: int) -> bytes:
     message = await request.receive()
-    body: bytes = message.get("body", b"")
-    while message["type"] == "http.request" and message.get("more_body"):
-        if len(body) > most:
-            raise _too_large(most)
+    first: bytes = message.get("body", b"")
+    parts, size = [first], len(first)
+    while message["type"] == "http.request" and message.get("more_body") and size <= most:
         message = await request.receive()
-        body += message.get("body", b"")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
     if message["type"] != "http.request":
         raise ClientDisconnect
-    if len(body) > most:
+    if size > most:
         raise _too_large(most)
-    return body
+    return first if len(parts) == 1 else b"".join(parts)
+
+
+async def read_aside(body: bytes, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `read` makes of a body. A large one is read beside the event loop, which others wait for."""
+    if len(body) <= _LARGE:
+        return read(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_READER, partial(read, *args, **kwargs))
+
+
+async def read_form(request: Request, *, most: int, seconds: float) -> dict[str, str]:
+    """The fields of an HTML form, the last of each name."""
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _gather(request, most)
+    except TimeoutError:
+        raise Problem("slow-body", f"the body was not complete after {seconds:g} s", headers=_CLOSE) from None
+    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
 
 
 def _too_large(most: int) -> Problem:
@@ -101,7 +136,7 @@ async def read_model(request: Request, model: type[M], settings: ApiSettings | N
     """A small JSON body as a model."""
     settings = settings or request.app.state.leasehold.settings
     body = await read_body(request, most=settings.body_bytes, seconds=settings.body_seconds)
-    return validated(model, parse(checked_text(body, most=settings.body_bytes)))
+    return await read_aside(body, lambda: validated(model, parse(checked_text(body, most=settings.body_bytes))))
 
 
 def validated(model: type[M], document: Any, prefix: str = "") -> M:
@@ -115,12 +150,18 @@ def validated(model: type[M], document: Any, prefix: str = "") -> M:
 def errors_of(error: ValidationError, prefix: str = "") -> list[tuple[str, str]]:
     """Each wrong field and what is wrong with it, at most ten."""
     return [
-        ((prefix + ".".join(map(str, part["loc"])))[:_LONGEST_NAME], _words(part["type"], part["msg"]))
+        ((prefix + field_of(part["loc"]))[:_LONGEST_NAME], words(part["type"], part["msg"]))
         for part in error.errors(include_url=False, include_context=False, include_input=False)[:10]
     ]
 
 
-def _words(kind: str, message: str) -> str:
+def field_of(place: tuple[int | str, ...]) -> str:
+    """A field's name, without pydantic's own words for the kinds of value that it has tried."""
+    return ".".join(str(part) for n, part in enumerate(place) if n == 0 or isinstance(part, int) or _is_name(part))
+
+
+def words(kind: str, message: str) -> str:
+    """What is wrong."""
     if kind == "extra_forbidden":
         return "unknown field"
     return message.removeprefix("Value error, ")

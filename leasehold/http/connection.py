@@ -56,6 +56,7 @@ class PatientProtocol(HttpToolsProtocol):
     _in_head = True
     _in_body = False
     _head_size = 0
+    _hosts = 0
     _around = 0
     _allowed_around = 0
     _discarded = 0
@@ -104,12 +105,15 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         self._in_head = True
+        self._hosts = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One line of the head. Behind a body there may be more of them, which mean nothing to us."""
         if self._in_head:
             super().on_header(name, value)
+            if self.headers[-1][0] == b"host":
+                self._hosts += 1
 
     def on_headers_complete(self) -> None:
         """Its head is whole."""
@@ -121,6 +125,9 @@ class PatientProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        if self._hosts > 1:
+            self._refuse(Problem("malformed-http", "there are two Host headers"))
+            return
         if self.parser.get_method() == b"CONNECT":
             self._refuse(Problem("method-not-allowed", "this is no proxy"))
             return
@@ -149,7 +156,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._expect_reading()
 
     def linger(self, transport: Transport) -> None:
-        """Close, but not while the client still sends: it would be told of that before it has read the answer."""
+        """Close, but not while the client still sends: it would see that before it has read the answer."""
         if self._over or self.lingering or not self._in_body or not transport.can_write_eof():
             transport.close()
             return

@@ -87,7 +87,7 @@ async def get_job(
 ) -> Response:
     """What the database has of the job, and never its payload. Reads only."""
     parts = await runtime(request)
-    job = await _finished_or_late(parts, await seen(parts, caller, job_id), wait)
+    job = await _finished_or_late(parts, caller, await seen(parts, caller, job_id), wait)
     view = view_of(job)
     etag = etag_of(view)
     headers = {"etag": etag, "cache-control": "private, no-cache", **retry_after(job)}
@@ -109,7 +109,7 @@ async def get_job(
 async def get_job_result(request: Request, caller: Reader, job_id: JobId, wait: Wait = 0) -> Response:
     """The result of a COMPLETED job; any other status is 409 with its own type. Reads only."""
     parts = await runtime(request)
-    job = await _finished_or_late(parts, await seen(parts, caller, job_id), wait)
+    job = await _finished_or_late(parts, caller, await seen(parts, caller, job_id), wait)
     if job.status not in OVER:
         raise Problem("not-finished", f"the job is {job.status}", headers=retry_after(job), jobId=str(job.id))
     status: JobStatus | None = await parts.database.arun(parts.database.store.status(job.id))
@@ -145,7 +145,8 @@ async def watch_job(
     parts = await runtime(request)
     job = await seen(parts, caller, job_id)
     check = partial(parts.gate.check, caller)
-    return EventStream(parts.watcher, job, parts.settings, last=last_event_id, final=OVER, check=check)
+    change = partial(parts.watcher.change, who=caller.token)
+    return EventStream(parts.watcher, job, parts.settings, last=last_event_id, final=OVER, check=check, change=change)
 
 
 @router.delete(
@@ -178,10 +179,10 @@ async def seen(parts: Runtime, caller: Caller, job_id: str, wider: str = "read")
     return job
 
 
-async def _finished_or_late(parts: Runtime, job: Seen, wait: int) -> Seen:
+async def _finished_or_late(parts: Runtime, caller: Caller, job: Seen, wait: int) -> Seen:
     deadline = time.monotonic() + min(wait, parts.settings.longest_wait)
     while job.status not in OVER and time.monotonic() < deadline and not parts.watcher.closing.is_set():
-        job = await parts.watcher.change(job, deadline)
+        job = await parts.watcher.change(job, deadline, caller.token)
     return job
 
 

@@ -22,6 +22,9 @@ from leasehold.http.runtime import Runtime, runtime
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Of the request times, in seconds."""
 
+STATES: Final = ("created", "queued", "parked", "running", "retry", "success", "dead")
+"""What jobs are counted by."""
+
 router = APIRouter(tags=["process"])
 
 
@@ -97,9 +100,12 @@ class _Collector(Collector):
         yield GaugeMetricFamily("leasehold_http_submissions_waiting", "Submissions that wait.", submitter.waiting)
         yield GaugeMetricFamily("leasehold_http_watchers", "Requests that wait for jobs.", watcher.waiting)
         jobs = GaugeMetricFamily("leasehold_jobs", "Jobs by state, counted up to 10,000.", labels=("state",))
-        for state, (number, _) in self._jobs.items():
-            jobs.add_metric((state,), number)
+        for state in STATES:
+            if state in self._jobs:
+                jobs.add_metric((state,), self._jobs[state][0])
         yield jobs
+        recent, _ = self._jobs.get("success in 10 s", (0, False))
+        yield GaugeMetricFamily("leasehold_jobs_succeeded_10s", "Jobs that succeeded in the last ten seconds.", recent)
 
     def _times(self) -> Metric:
         family = HistogramMetricFamily("leasehold_http_request_seconds", "Time to answer.", labels=("route",))
@@ -113,6 +119,31 @@ class _Collector(Collector):
         return family
 
 
+class _Narrow(Collector):
+    """What a token for some queues or kinds may know."""
+
+    def __init__(self, queues: list[Any]) -> None:
+        self._queues = queues
+
+    def collect(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("leasehold_queue_ready", "Jobs that can run now.", labels=("queue",))
+        running = GaugeMetricFamily("leasehold_queue_running", "Jobs that run.", labels=("queue",))
+        for queue in self._queues:
+            ready.add_metric((queue.queue,), queue.ready)
+            running.add_metric((queue.queue,), queue.running)
+        yield ready
+        yield running
+
+
+async def _queues(parts: Runtime, caller: Caller) -> list[Any]:
+    queues = None if caller.queues is None else sorted(caller.queues)
+    kinds = None if caller.kinds is None else sorted(caller.kinds)
+    try:
+        return await parts.database.arun(parts.database.store.queues(queues=queues, kinds=kinds))
+    except LeaseholdError:
+        return []
+
+
 @router.get(
     "/metrics",
     operation_id="getMetrics",
@@ -120,14 +151,19 @@ class _Collector(Collector):
     response_class=PlainTextResponse,
     responses=responses("internal"),
 )
-async def metrics(request: Request, _: Annotated[Caller, Depends(Need("read"))]) -> PlainTextResponse:
-    """Of this process; with several behind one address, scrape each at its own."""
+async def metrics(request: Request, caller: Annotated[Caller, Depends(Need("read"))]) -> PlainTextResponse:
+    """Of this process; with several behind one address, scrape each at its own. A token for some queues or kinds sees
+    how many of their jobs wait and run, and nothing of the process.
+    """
     parts = await runtime(request)
-    try:
-        jobs = await parts.database.arun(parts.database.store.counts())
-    except LeaseholdError:
-        jobs = {}  # the rest is worth seeing above all when the database is away
     registry = CollectorRegistry()
-    registry.register(_Collector(request.app.state.leasehold.meter, parts, jobs))
+    if caller.restricted:
+        registry.register(_Narrow(await _queues(parts, caller)))
+    else:
+        try:
+            jobs = await parts.database.arun(parts.database.store.counts())
+        except LeaseholdError:
+            jobs = {}  # the rest is worth seeing above all when the database is away
+        registry.register(_Collector(request.app.state.leasehold.meter, parts, jobs))
     text: Any = generate_latest(registry)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from leasehold.http.auth import Need
+from leasehold.http.examples import example_of
 from leasehold.http.problems import SCHEMA, responses
 from leasehold.http.schemas import BatchRequest, JobRequest
 
@@ -44,9 +45,23 @@ def _made(app: FastAPI) -> dict[str, Any]:
         made["components"]["schemas"].pop(unused, None)
     needs = dict(_needs(app))
     for operation in _operations(made):
+        _show(operation, made["components"]["schemas"])
         scopes = operation.pop("x-scopes", None) or needs.get(operation.get("operationId", ""))
         _complete(operation, scopes)
     return made
+
+
+def _show(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Give each good answer in JSON an example, if it has none."""
+    for status, answer in operation["responses"].items():
+        content = answer.get("content", {}).get("application/json")
+        if (
+            status.startswith("2")
+            and content
+            and content.get("schema")
+            and not content.keys() & {"example", "examples"}
+        ):
+            content["example"] = example_of(content["schema"], schemas)
 
 
 def _operations(made: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -41,7 +41,7 @@ KNOWN: Final[dict[str, Known]] = {
     "key-conflict": Known(
         400,
         "Two different idempotency keys",
-        "The Idempotency-Key header and the field idempotencyKey differ. Send one of them.",
+        "The Idempotency-Key header is there twice, or it and the field idempotencyKey differ. Send one of them.",
     ),
     "unauthorized": Known(
         401,

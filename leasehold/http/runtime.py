@@ -8,6 +8,7 @@ from starlette.requests import Request
 from leasehold.app import App
 from leasehold.db.pool import Database
 from leasehold.http.auth import Gate
+from leasehold.http.cache import Cache
 from leasehold.http.settings import ApiSettings
 from leasehold.http.submitter import Submitter
 from leasehold.http.waiting import Watcher
@@ -24,6 +25,7 @@ class Runtime:
         self.gate = Gate(database, settings)
         self.watcher = Watcher(database, settings)
         self.submitter = Submitter(submissions, settings)
+        self.readiness = Cache()
         self.loop = asyncio.get_running_loop()
 
 

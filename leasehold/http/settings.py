@@ -76,6 +76,12 @@ class ApiSettings:
     watchers: int = 5000
     """How many requests may wait for jobs; further ones are answered with 503 at once."""
 
+    watchers_each: int = 1000
+    """How many of these may be of one token."""
+
+    strangers: float = 100.0
+    """How many tokens that are not known yet are looked up a second; further ones are answered with 429."""
+
     keepalive_seconds: float = 15.0
     """How often an event stream says that it is still there."""
 

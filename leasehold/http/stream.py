@@ -28,6 +28,7 @@ class EventStream(Response):
         last: str | None,
         final: frozenset[str],
         check: Callable[[], Awaitable[None]],
+        change: Callable[[Seen, float], Awaitable[Seen]],
     ) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(media_type="text/event-stream", headers=headers)
@@ -36,6 +37,7 @@ class EventStream(Response):
         self._settings = settings
         self._last = last
         self._final = final
+        self._change = change
         self._check = check
         """Raises a Problem when the caller may no longer see the job."""
         del self.headers["content-length"]
@@ -76,7 +78,7 @@ class EventStream(Response):
         """The job when it has changed; None: this server stops, and the client shall ask another."""
         while not self._watcher.closing.is_set():
             try:
-                changed = await self._watcher.change(job, time.monotonic() + self._settings.keepalive_seconds)
+                changed = await self._change(job, time.monotonic() + self._settings.keepalive_seconds)
                 await self._check()
             except LeaseholdError:
                 changed = job  # the database is away: keep the stream, it is looked at again

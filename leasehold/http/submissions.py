@@ -9,7 +9,7 @@ from starlette.requests import Request
 from leasehold.errors import IdempotencyConflict, InvalidJob, NotPermitted
 from leasehold.http.answers import Answer, SwiftRoute
 from leasehold.http.auth import Caller
-from leasehold.http.body import KEY_HEADER, errors_of, header_key, read_body
+from leasehold.http.body import KEY_HEADER, errors_of, header_key, read_aside, read_body
 from leasehold.http.parsing import Member, checked_text, expect_end, parse_items, parse_members
 from leasehold.http.problems import Problem, invalid, responses
 from leasehold.http.runtime import runtime
@@ -41,12 +41,12 @@ async def submit_job(request: Request) -> Answer:
     caller = await parts.gate.admit(request.scope, "submit")
     settings = parts.settings
     body = await read_body(request, most=settings.body_bytes, seconds=settings.body_seconds)
-    text = checked_text(body, most=settings.body_bytes)
-    members, end = parse_members(text)
-    expect_end(text, end)
-    job = await parts.submitter.submit(_submission(text, members, header_key(request), caller))
-    location = f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode()
-    return Answer(202, view_of(job), (b"location", location))
+    submission = await read_aside(body, _one, body, header_key(request), caller, settings.body_bytes)
+    job = await parts.submitter.submit(submission)
+    location = (b"location", f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode())
+    if job.differs is not None:
+        return Answer(202, view_of(job), location, (b"idempotency-differs", job.differs.encode()))
+    return Answer(202, view_of(job), location)
 
 
 async def submit_batch(request: Request) -> Answer:
@@ -58,9 +58,7 @@ async def submit_batch(request: Request) -> Answer:
     caller = await parts.gate.admit(request.scope, "submit")
     settings = parts.settings
     body = await read_body(request, most=settings.batch_bytes, seconds=settings.body_seconds)
-    text = checked_text(body, most=settings.batch_bytes)
-    items = _items(text, settings.batch_jobs)
-    submissions = [_submission(text, item, None, caller, f"jobs.{n}.") for n, item in enumerate(items)]
+    submissions = await read_aside(body, _many, body, caller, settings.batch_bytes, settings.batch_jobs)
     try:
         jobs = await parts.submitter.submit_all(submissions)
     except IdempotencyConflict as error:
@@ -74,6 +72,31 @@ async def submit_batch(request: Request) -> Answer:
             raise not_allowed() from error
         raise
     return Answer(202, b'{"jobs":[' + b",".join(map(view_of, jobs)) + b"]}")
+
+
+def _one(body: bytes, key: str | None, caller: Caller, most: int) -> Submission:
+    text = checked_text(body, most=most)
+    members, end = parse_members(text)
+    expect_end(text, end)
+    return _submission(text, members, key, caller)
+
+
+def _many(body: bytes, caller: Caller, most: int, most_jobs: int) -> list[Submission]:
+    text = checked_text(body, most=most)
+    items = _items(text, most_jobs)
+    submissions = [_submission(text, item, None, caller, f"jobs.{n}.") for n, item in enumerate(items)]
+    _check_keys(submissions)
+    return submissions
+
+
+def _check_keys(submissions: list[Submission]) -> None:
+    """Refuse a batch with two different jobs under one key: only the first would ever be recorded."""
+    seen: dict[str, tuple[int, Submission]] = {}
+    for place, submission in enumerate(submissions):
+        first, other = seen.setdefault(submission.key, (place, submission))
+        if submission.element != other.element:
+            detail = f"jobs.{place}: its key is that of jobs.{first}, which is another job; nothing was recorded"
+            raise Problem("idempotency-conflict", detail)
 
 
 def _items(text: str, most: int) -> list[dict[str, Member]]:
@@ -131,7 +154,11 @@ def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
 
 
 _ACCEPTED = {
-    "Location": {"description": "Where the job's status is.", "schema": {"type": "string", "format": "uri-reference"}}
+    "Idempotency-Differs": {
+        "description": "Only with a used key: which fields its job had otherwise when it was recorded.",
+        "schema": {"type": "string", "examples": ["payload, queue"]},
+    },
+    "Location": {"description": "Where the job's status is.", "schema": {"type": "string", "format": "uri-reference"}},
 }
 
 router.routes.append(

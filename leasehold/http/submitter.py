@@ -228,7 +228,7 @@ class Submitter:
             return
         if failpoints.ARMED:
             failpoints.reach("after-submit")
-        recorded: list[tuple[_Waiter, UUID]] = []
+        recorded: list[tuple[_Waiter, Submitted]] = []
         for waiter, row in zip(batch, rows, strict=True):
             if isinstance(row, Refused):
                 self._note_busy(waiter, row)
@@ -236,22 +236,25 @@ class Submitter:
             elif not waiter.submission.shows(row):
                 waiter.tell(_conflict())
             else:
-                recorded.append((waiter, row.id))
+                recorded.append((waiter, row))
         await self._settle(recorded, deadline)
 
-    async def _settle(self, recorded: list[tuple[_Waiter, UUID]], deadline: float) -> None:
+    async def _settle(self, recorded: list[tuple[_Waiter, Submitted]], deadline: float) -> None:
         try:
-            jobs = await self._accept([job_id for _, job_id in recorded], deadline)
+            jobs = await self._accept([row.id for _, row in recorded], deadline)
         except DatabaseUnavailable:
             # Recorded, but whether it may run is unknown: the client's repetition finds it by its key and accepts it.
-            for waiter, job_id in recorded:
-                waiter.tell(_unknown(waiter, job_id))
+            for waiter, row in recorded:
+                waiter.tell(_unknown(waiter, row.id))
             return
         if failpoints.ARMED:
             failpoints.reach("after-accept")
         found = {job.id: job for job in jobs}
-        for waiter, job_id in recorded:
-            waiter.tell(found.get(job_id) or _refusal(_GONE))
+        for waiter, row in recorded:
+            job = found.get(row.id)
+            if job is not None and row.differs is not None:
+                job = job._replace(differs=row.differs)
+            waiter.tell(job or _refusal(_GONE))
 
     async def _accept(self, ids: list[UUID], deadline: float) -> list[Seen]:
         """The second step; of those that were accepted before it only tells what they are now."""

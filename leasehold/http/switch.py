@@ -10,6 +10,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leasehold.http.front import is_head
+from leasehold.http.paths import route_path
 from leasehold.http.problems import Problem
 
 
@@ -24,8 +26,10 @@ class Switch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the method, or pass the request on."""
         if scope["type"] == "http":
-            allowed = self._allowed(_route_path(scope))
-            if allowed and scope["method"] not in allowed:
+            path = route_path(scope)
+            allowed = self._allowed(path)
+            # A stream has no end, so there is no head of it alone.
+            if allowed and (scope["method"] not in allowed or (is_head(scope) and path.endswith("/events"))):
                 headers = {"allow": ", ".join(sorted(allowed))}
                 problem = Problem("method-not-allowed", "another method is needed", headers=headers)
                 await problem(scope, receive, send)
@@ -38,14 +42,9 @@ class Switch:
             paths = self._document()["paths"]
             # Fixed paths first: /jobs/batch is no job's id.
             for template in sorted(paths, key=lambda one: ("{" in one, one)):
-                self._paths.append((_pattern(template), frozenset(method.upper() for method in paths[template])))
+                methods = {method.upper() for method in paths[template]}
+                self._paths.append((_pattern(template), frozenset(methods | ({"HEAD"} if "GET" in methods else set()))))
         return next((methods for pattern, methods in self._paths if pattern.fullmatch(path)), frozenset())
-
-
-def _route_path(scope: Scope) -> str:
-    """The path below the place where this application is mounted."""
-    root, path = scope.get("root_path", ""), scope["path"]
-    return path[len(root) :] if root and path.startswith(root) else path  # type: ignore[no-any-return]
 
 
 def _pattern(template: str) -> re.Pattern[str]:

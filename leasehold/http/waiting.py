@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from typing import cast
 from uuid import UUID
 
@@ -60,6 +61,7 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._readers: set[asyncio.Task[None]] = set()
         self._watching = 0
+        self._by_token: Counter[UUID | None] = Counter()
         self.closing = asyncio.Event()
         """Set when this server is about to stop: nobody is kept waiting then."""
         self.statements = 0
@@ -115,13 +117,16 @@ class Watcher:
 
     # -- until it changes
 
-    async def change(self, job: Seen, deadline: float) -> Seen:
-        """The job as soon as it is no longer as it was seen; else what it is at the deadline."""
+    async def change(self, job: Seen, deadline: float, who: UUID | None = None) -> Seen:
+        """The job as soon as it is no longer as it was seen; else what it is at the deadline. `who`: the token."""
         if self._watching >= self._settings.watchers:
             raise Problem("overloaded", f"{self._watching:,} requests wait for jobs already", retry_after=1)
+        if who is not None and self._by_token[who] >= self._settings.watchers_each:
+            raise Problem("overloaded", f"{self._by_token[who]:,} requests of this token wait already", retry_after=1)
         watch = self._watches.setdefault(job.id, _Watch())
         watch.watchers += 1
         self._watching += 1
+        self._by_token[who] += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._poll())
         try:
@@ -132,6 +137,9 @@ class Watcher:
         finally:
             watch.watchers -= 1
             self._watching -= 1
+            self._by_token[who] -= 1
+            if not self._by_token[who]:
+                del self._by_token[who]
             if not watch.watchers:
                 self._watches.pop(job.id, None)
         if watch.failure is not None:

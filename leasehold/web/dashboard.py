@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leasehold.errors import LeaseholdError
 from leasehold.http.body import header, read_model
+from leasehold.http.cache import Cache
 from leasehold.http.problems import Problem, problem_of, problem_of_status
 from leasehold.http.runtime import Holder
 from leasehold.web import actions, live, pages
 from leasehold.web.assets import served
-from leasehold.web.cache import Cache
 from leasehold.web.demo import DemoControls
 from leasehold.web.render import SECURITY, page
 from leasehold.web.session import admit, check_write, keep_csrf
@@ -53,6 +53,7 @@ def dashboard(holder: Holder, *, demo: DemoControls | None = None) -> Starlette:
     for path, view in pages.VIEWS.items():
         routes.append(Route(path, site.view(f"{PATH}{path}", view), methods=["GET"]))
     routes.append(Route("/live", site.view(f"{PATH}/live", live.stream), methods=["GET"]))
+    routes.append(Route("/jobs/search", site.open(pages.jobs.search), methods=["POST"]))
     routes.append(Route("/sign-in", site.open(pages.signing.form), methods=["GET"]))
     routes.append(Route("/sign-in", site.open(pages.signing.sign_in), methods=["POST"]))
     routes.append(Route("/sign-out", site.open(pages.signing.sign_out), methods=["POST"]))

@@ -161,6 +161,11 @@ def drop_session(request: Request, response: Response) -> None:
         _set(request, response, name, "", 0)
 
 
+def keep(request: Request, response: Response, name: str, value: str) -> None:
+    """Let the browser keep something until it is closed."""
+    _set(request, response, name, value, None)
+
+
 def _set(request: Request, response: Response, name: str, value: str, age: int | None) -> None:
     path = request.scope.get("root_path", "") or "/"
     response.set_cookie(name, value, max_age=age, path=path, secure=is_https(request), httponly=True, samesite="strict")

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from leasehold.db.call import Call
+from leasehold.http.cache import Cache
 from leasehold.http.ops.callers import narrowed
 from leasehold.http.runtime import Runtime
-from leasehold.web.cache import Cache
 from leasehold.web.demo import DemoControls
 from leasehold.web.render import page
 from leasehold.web.session import Visitor

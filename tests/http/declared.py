@@ -37,7 +37,12 @@ class Declared:
         if answer.content_type == PROBLEM and method != "HEAD":
             check_problem(answer)
         item = self._route(target)
-        operation = None if item is None else item.get(method.lower())
+        operation = None if item is None else item.get("get" if method == "HEAD" else method.lower())
+        if method == "HEAD":  # what GET says, without its body; there is none of a stream
+            assert answer.body == b"", shown
+            declared = {} if operation is None else operation["responses"]
+            assert str(answer.status) in {*declared, "400", "404", "405", "431"}, shown
+            return
         if _refused_below(method, answer):
             return
         if operation is None:

@@ -1,7 +1,9 @@
 """The API inside somebody else's application."""
 
 import asyncio
+import json
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -75,7 +77,7 @@ async def test_without_tokens_a_page_of_another_site_changes_nothing(app: App) -
     async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test") as http:
         assert (await http.post("/jobs", json=intent(), headers=foreign)).status_code == 403
         assert (await http.put("/ops/limits/global", json={"maxRunning": 0}, headers=foreign)).status_code == 403
-        assert (await http.get("/ops/limits")).json() == {"limits": []}
+        assert (await http.get("/ops/limits")).json()["limits"] == []
         own = {"origin": "http://test", "sec-fetch-site": "same-origin"}
         assert (await http.post("/jobs", json=intent(), headers=own)).status_code == 202
     await control.state.leasehold.aclose()
@@ -171,3 +173,33 @@ def test_without_fastapi_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "fastapi", None)
     with App(dsn="postgresql://nowhere.invalid/x") as app, pytest.raises(ConfigError, match="pip install"):
         leasehold.api(app)
+
+
+@pytest.mark.parametrize("what", ["escapes", "a batch"])
+async def test_a_large_body_does_not_hold_up_the_others(app: App, what: str) -> None:
+    """The event loop turns while a body is read: the longest pause is a small part of the time that it takes."""
+    control = leasehold.api(app, tokens=False)
+    if what == "escapes":
+        path, body = "/jobs", json.dumps(intent(payload={"s": ["ä" * 50 for _ in range(2_400)]}))
+    else:
+        jobs = [intent(payload={"to": "x" * 1_000, "s": "ä" * 300}) for _ in range(300)]
+        path, body = "/jobs/batch", json.dumps({"jobs": jobs})
+    assert len(body) > 700_000
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(control), base_url="http://test", timeout=90) as http:
+        assert (await http.post("/jobs", json=intent())).status_code == 202
+        pauses: list[float] = []
+
+        async def turn() -> None:
+            while True:
+                begin = time.monotonic()
+                await asyncio.sleep(0.001)
+                pauses.append(time.monotonic() - begin)
+
+        turning = asyncio.create_task(turn())
+        begin = time.monotonic()
+        answer = await http.post(path, content=body, headers={"content-type": "application/json"})
+        took = time.monotonic() - begin
+        turning.cancel()
+    await control.state.leasehold.aclose()
+    assert answer.status_code == 202, answer.text[:300]
+    assert max(pauses) < took / 2, f"{max(pauses):.3f} of {took:.3f} s"

@@ -127,6 +127,28 @@ def test_our_pages_own_write_is_done(site: Site, http: httpx.Client, world: Worl
     assert http.post("/queues/resume", json={"queue": "mail"}, headers=ours(site)).json()["message"] == "mail goes on"
 
 
+def test_what_a_payload_must_contain_is_in_no_url(site: Site, world: World) -> None:
+    world.enqueue("SEARCHED", {"to": {"iban": "DE4711"}})
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60) as http:
+        for fields in (
+            {"q": "kind:SEARCHED payload:to.iban=DE4711"},
+            {"kind": "SEARCHED", "payload": "to.iban=DE4711"},
+        ):
+            found = http.post("/jobs/search", data=fields, headers=ours(site) | {"cookie": ""})
+            assert found.status_code == 303, found.text
+            place = found.headers["location"].removeprefix("/dashboard")
+            assert "DE4711" not in place
+            assert "DE4711" not in found.headers["set-cookie"]
+            shown = http.get(place)
+            assert "data-row" in shown.text
+            assert 'value="to.iban=DE4711"' in shown.text
+            assert all("DE4711" not in link for link in re.findall(r'href="([^"]*)"', shown.text))
+            assert "kept in the browser that searched" in httpx.get(f"{site.url}/dashboard{place}").text
+        typed = http.get("/jobs", params={"payload": "to.iban=DE4711"})
+        assert (typed.status_code, "DE4711" in typed.headers["location"]) == (303, False)
+        assert http.post("/jobs/search", data={"q": "x"}, headers={"origin": "http://evil.example"}).status_code == 403
+
+
 def test_a_form_of_another_site_cannot_be_dressed_as_json(site: Site, http: httpx.Client, world: World) -> None:
     answer = http.post(
         "/queues/pause", content='{"queue": "mail"}', headers={**ours(site), "content-type": "text/plain"}

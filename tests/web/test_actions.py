@@ -181,6 +181,9 @@ def test_jobs_are_found_and_cancelled_by_what_their_payload_contains(site: Site,
     page.keyboard.press("Enter")
     rows = page.locator("table.jobs tbody tr")
     expect(rows).to_have_count(2)
+    assert "Rome" not in page.url
+    assert "kind=SHIP" in page.url
+    expect(page.get_by_label("Payload")).to_have_value("to.city=Rome")
     page.get_by_role("button", name="Cancel all matching…").click()
     page.locator("#confirm-input").fill("2")
     page.locator("#confirm-yes").click()

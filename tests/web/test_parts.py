@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.db.store import AttemptRow, JobDetail, JobRow
-from leasehold.web.cache import Cache
+from leasehold.http.cache import Cache
 from leasehold.web.pages.jobs import moment, searched, wanted_of
 from leasehold.web.redact import HIDDEN, hide, pretty, restore
 from leasehold.web.story import WIDTH, story
@@ -63,14 +63,15 @@ def test_numbers_keep_their_own_text() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("", "/jobs"),
+        ("", {}),
         ("019A5F2E-7c11-7abc-8def-0123456789ab", "/jobs/019a5f2e-7c11-7abc-8def-0123456789ab"),
-        ("SEND_EMAIL", "/jobs?kind=SEND_EMAIL"),
-        ('queue:mail tag:"two words" state:dead', "/jobs?queue=mail&tag=two+words&state=dead"),
-        ("error:a.B&x=1", "/jobs?error=a.B%26x%3D1"),
+        ("SEND_EMAIL", {"kind": "SEND_EMAIL"}),
+        ('queue:mail tag:"two words" state:dead', {"queue": "mail", "tag": "two words", "state": "dead"}),
+        ("error:a.B&x=1", {"error": "a.B&x=1"}),
+        ("payload:to.city=Rome k", {"payload": "to.city=Rome", "kind": "k"}),
     ],
 )
-def test_a_search_leads_to(text: str, place: str) -> None:
+def test_a_search_leads_to(text: str, place: str | dict[str, str]) -> None:
     assert searched(text) == place
 
 

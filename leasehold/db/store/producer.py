@@ -100,6 +100,8 @@ class Seen(NamedTuple):
     finished_at: datetime | None
     origin: str | None = None
     """The namespace that it was submitted in; not known of what was just accepted."""
+    differs: str | None = None
+    """Of what was just submitted with a used key: which fields its job had otherwise."""
 
 
 class Submitted(NamedTuple):
@@ -108,6 +110,8 @@ class Submitted(NamedTuple):
     id: UUID
     kind: str
     queue: str
+    differs: str | None = None
+    """What was asked for otherwise when it was recorded: payload, queue, …; None: nothing that was named now."""
 
 
 class Refused(NamedTuple):
@@ -221,7 +225,7 @@ def _seen(rows: Sequence[Row]) -> list[Seen]:
 
 
 def _submitted(rows: Sequence[Row]) -> list[Submitted | Refused]:
-    return [Submitted(*row[2:]) if row[0] is None else Refused(row[0], row[1]) for row in rows]
+    return [Submitted(row[2], row[3], row[4], row[1]) if row[0] is None else Refused(row[0], row[1]) for row in rows]
 
 
 def _listed_ids(rows: Sequence[Row]) -> list[str]:

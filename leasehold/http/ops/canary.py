@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
 from leasehold.db.pool import Database
@@ -13,6 +13,7 @@ from leasehold.http.auth import Caller
 from leasehold.http.body import body_of, read_model
 from leasehold.http.ops.bulk import BODY_PROBLEMS
 from leasehold.http.ops.callers import Looker, Operator, uuid_of
+from leasehold.http.ops.pages import CURSOR, Page, PageQuery, page_of
 from leasehold.http.ops.schemas import ErrorClass
 from leasehold.http.problems import Problem, responses
 from leasehold.http.runtime import runtime
@@ -68,6 +69,7 @@ class CanaryList(View):
     """The canaries, the latest first."""
 
     canaries: list[CanaryView]
+    cursor: str | None = Field(description=CURSOR)
 
 
 @router.get(
@@ -75,14 +77,12 @@ class CanaryList(View):
     operation_id="listCanaries",
     summary="The canary retries",
     response_model=CanaryList,
-    responses=responses("invalid-request"),
+    responses=responses("not-found", "invalid-request"),
 )
-async def list_canaries(
-    request: Request, caller: Looker, limit: Annotated[int, Query(ge=1, le=1000)] = 50
-) -> CanaryList:
+async def list_canaries(request: Request, caller: Looker, page: Page) -> CanaryList:
     """The latest first."""
     parts = await runtime(request)
-    return await canaries_for(parts.database, caller, limit)
+    return await canaries_for(parts.database, caller, page)
 
 
 @router.post(
@@ -114,10 +114,11 @@ async def stop_canary(request: Request, caller: Operator, canary_id: CanaryId) -
     return await stop_for(parts.database, caller, uuid_of(canary_id, "canary"))
 
 
-async def canaries_for(database: Database, caller: Caller, limit: int = 50) -> CanaryList:
+async def canaries_for(database: Database, caller: Caller, page: PageQuery | None = None) -> CanaryList:
     """Those that the caller may see."""
-    found = await database.arun(database.store.canaries(limit))
-    return CanaryList(canaries=[_view(row) for row in found if _knows(caller, row)])
+    found = [row for row in await database.arun(database.store.canaries(1000)) if _knows(caller, row)]
+    shown, cursor = page_of(found, page or PageQuery(cursor=None, limit=200), lambda row: str(row.id))
+    return CanaryList(canaries=[_view(row) for row in shown], cursor=cursor)
 
 
 async def start_for(database: Database, caller: Caller, kind: str, error_class: str | None) -> CanaryView:

@@ -9,6 +9,7 @@ from leasehold.http.auth import Caller
 from leasehold.http.body import body_of, read_model
 from leasehold.http.ops.bulk import BODY_PROBLEMS
 from leasehold.http.ops.callers import Looker, Operator
+from leasehold.http.ops.pages import Page, page_of
 from leasehold.http.ops.schemas import LimitList, LimitRequest, LimitUse, LimitView
 from leasehold.http.problems import Problem, responses
 from leasehold.http.runtime import runtime
@@ -26,18 +27,21 @@ LimitName = Annotated[
 ]
 
 
-@router.get("/limits", operation_id="listLimits", summary="The limits", response_model=LimitList)
-async def list_limits(request: Request, caller: Looker) -> LimitList:
+@router.get(
+    "/limits",
+    operation_id="listLimits",
+    summary="The limits",
+    response_model=LimitList,
+    responses=responses("not-found", "invalid-request"),
+)
+async def list_limits(request: Request, caller: Looker, page: Page) -> LimitList:
     """Each with what runs under it now."""
     parts = await runtime(request)
     found = await parts.database.arun(parts.database.store.limits())
-    return LimitList(
-        limits=[
-            LimitUse(**{name: getattr(row, name) for name in LimitUse.model_fields})
-            for row in found
-            if _knows(caller, row.scope, row.name)
-        ]
-    )
+    mine = [row for row in found if _knows(caller, row.scope, row.name)]
+    shown, cursor = page_of(mine, page, lambda row: f"{row.scope} {row.name}")
+    uses = [LimitUse(**{name: getattr(row, name) for name in LimitUse.model_fields}) for row in shown]
+    return LimitList(limits=uses, cursor=cursor)
 
 
 @router.put(

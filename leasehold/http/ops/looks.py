@@ -1,13 +1,13 @@
 """/ops/workers, /ops/errors, /ops/stats: what is going on."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 
 from leasehold.db.store import WorkerRow
 from leasehold.http.auth import Caller
 from leasehold.http.ops.callers import Looker, check_unrestricted
+from leasehold.http.ops.pages import Page, page_of
 from leasehold.http.ops.schemas import (
     ErrorGroupView,
     ErrorList,
@@ -27,27 +27,34 @@ router = APIRouter(tags=["ops"])
     operation_id="listWorkers",
     summary="The workers",
     response_model=WorkerList,
-    responses=responses("invalid-request"),
+    responses=responses("not-found", "invalid-request"),
 )
-async def list_workers(
-    request: Request, caller: Looker, limit: Annotated[int, Query(ge=1, le=1000)] = 200
-) -> WorkerList:
-    """Those seen last first, whether they live or not."""
+async def list_workers(request: Request, caller: Looker, page: Page) -> WorkerList:
+    """The latest thousand, those seen last first, whether they live or not."""
     parts = await runtime(request)
-    found = await parts.database.arun(parts.database.store.workers(limit))
-    views = [_worker(caller, row) for row in found]
-    return WorkerList(workers=[view for view in views if view.queues != [] and view.kinds != []])
+    views = [_worker(caller, row) for row in await parts.database.arun(parts.database.store.workers(1000))]
+    known = [view for view in views if view.queues != [] and view.kinds != []]
+    shown, cursor = page_of(known, page, lambda view: view.id)
+    return WorkerList(workers=shown, cursor=cursor)
 
 
-@router.get("/errors", operation_id="listErrors", summary="Recent failures, in groups", response_model=ErrorList)
-async def list_errors(request: Request, caller: Looker) -> ErrorList:
+@router.get(
+    "/errors",
+    operation_id="listErrors",
+    summary="Recent failures, in groups",
+    response_model=ErrorList,
+    responses=responses("not-found", "invalid-request"),
+)
+async def list_errors(request: Request, caller: Looker, page: Page) -> ErrorList:
     """The latest ten thousand recorded attempts, grouped by job type and class of error."""
     parts = await runtime(request)
     queues = None if caller.queues is None else sorted(caller.queues)
     kinds = None if caller.kinds is None else sorted(caller.kinds)
     found = await parts.database.arun(parts.database.store.errors(queues=queues, kinds=kinds))
     whole = "operate" in caller.scopes
+    shown, cursor = page_of(found, page, lambda group: f"{group.kind} {group.error_class}")
     return ErrorList(
+        cursor=cursor,
         errors=[
             ErrorGroupView(
                 job_type=group.kind,
@@ -59,8 +66,8 @@ async def list_errors(request: Request, caller: Looker) -> ErrorList:
                 last_job=group.last_job,
                 last_message=group.last_message if whole else None,
             )
-            for group in found
-        ]
+            for group in shown
+        ],
     )
 
 

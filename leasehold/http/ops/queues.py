@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Request
 from leasehold.http.body import body_of, read_model
 from leasehold.http.ops.bulk import BODY_PROBLEMS
 from leasehold.http.ops.callers import Looker, Operator, check_whole_queue
+from leasehold.http.ops.pages import Page, page_of
 from leasehold.http.ops.schemas import Paused, PauseRequest, QueueList, QueueView
 from leasehold.http.problems import responses
 from leasehold.http.runtime import runtime
@@ -17,17 +18,23 @@ router = APIRouter(tags=["ops"])
 QueueName = Annotated[Name, Path(description="The queue's name.", openapi_examples={"a queue": {"value": "mail"}})]
 
 
-@router.get("/queues", operation_id="listQueues", summary="The queues", response_model=QueueList)
-async def list_queues(request: Request, caller: Looker) -> QueueList:
+@router.get(
+    "/queues",
+    operation_id="listQueues",
+    summary="The queues",
+    response_model=QueueList,
+    responses=responses("not-found", "invalid-request"),
+)
+async def list_queues(request: Request, caller: Looker, page: Page) -> QueueList:
     """Every queue that has something to run, runs something, is paused, is limited, or is served by a live worker."""
     parts = await runtime(request)
     queues = None if caller.queues is None else sorted(caller.queues)
     kinds = None if caller.kinds is None else sorted(caller.kinds)
     found = await parts.database.arun(parts.database.store.queues(queues=queues, kinds=kinds))
     fields = [name for name in QueueView.model_fields if name != "paused_reason"]
-    return QueueList(
-        queues=[QueueView(**{name: getattr(row, name) for name in fields}, paused_reason=row.reason) for row in found]
-    )
+    shown, cursor = page_of(found, page, lambda row: row.queue)
+    views = [QueueView(**{name: getattr(row, name) for name in fields}, paused_reason=row.reason) for row in shown]
+    return QueueList(queues=views, cursor=cursor)
 
 
 @router.post(

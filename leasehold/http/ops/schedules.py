@@ -16,6 +16,7 @@ from leasehold.errors import ConfigError, JobUnknown
 from leasehold.http.body import body_of, read_model
 from leasehold.http.ops.bulk import BODY_PROBLEMS
 from leasehold.http.ops.callers import Looker, Operator, check_unrestricted
+from leasehold.http.ops.pages import CURSOR, Page, page_of
 from leasehold.http.problems import Problem, responses
 from leasehold.http.runtime import Runtime, runtime
 from leasehold.http.schemas import Asked, Key, Moment, Name, Tag, View, When
@@ -181,6 +182,7 @@ class ScheduleList(View):
     """The schedules, by key."""
 
     schedules: list[ScheduleView]
+    cursor: str | None = Field(description=CURSOR)
 
 
 class ScheduleRun(View):
@@ -190,15 +192,23 @@ class ScheduleRun(View):
     job_id: UUID
 
 
-@router.get("/schedules", operation_id="listSchedules", summary="The schedules", response_model=ScheduleList)
-async def list_schedules(request: Request, caller: Looker) -> ScheduleList:
+@router.get(
+    "/schedules",
+    operation_id="listSchedules",
+    summary="The schedules",
+    response_model=ScheduleList,
+    responses=responses("not-found", "invalid-request"),
+)
+async def list_schedules(request: Request, caller: Looker, page: Page) -> ScheduleList:
     """Each with its next runs. What their jobs carry only with the scope operate."""
     parts = await runtime(request)
     found = await parts.database.arun(parts.database.store.schedule_list())
     mine = [row for row in found if caller.may(queue=row.queue, kind=row.kind)]
     whole = "operate" in caller.scopes
+    shown, cursor = page_of(mine, page, lambda row: row.key)
     # Reckoning with calendars takes its time.
-    return ScheduleList(schedules=await asyncio.to_thread(lambda: [_view(row, whole=whole) for row in mine]))
+    views = await asyncio.to_thread(lambda: [_view(row, whole=whole) for row in shown])
+    return ScheduleList(schedules=views, cursor=cursor)
 
 
 @router.post(

@@ -221,6 +221,7 @@ class QueueList(View):
     """The queues that have to do with anything now."""
 
     queues: list[QueueView]
+    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class PauseRequest(Asked):
@@ -263,6 +264,7 @@ class LimitList(View):
     """The limits."""
 
     limits: list[LimitUse]
+    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class WorkerView(View):
@@ -285,6 +287,7 @@ class WorkerList(View):
     """The workers that were seen last."""
 
     workers: list[WorkerView]
+    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class ErrorGroupView(View):
@@ -304,6 +307,7 @@ class ErrorList(View):
     """Recent failures in groups, the latest first."""
 
     errors: list[ErrorGroupView]
+    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class Figure(View):

@@ -13,6 +13,7 @@ from leasehold.db.store import Bucket, FlowRow, Rate, Span
 from leasehold.histogram import BOUNDS, percentile
 from leasehold.http.auth import Caller
 from leasehold.http.ops.callers import Looker
+from leasehold.http.ops.pages import CURSOR, Page, page_of
 from leasehold.http.problems import Problem, responses
 from leasehold.http.runtime import runtime
 from leasehold.http.schemas import Moment, Name, View
@@ -99,6 +100,7 @@ class RateList(View):
     """The queues."""
 
     rates: list[RateView]
+    cursor: str | None = Field(None, description=CURSOR)
 
 
 @router.get(
@@ -127,11 +129,19 @@ async def statistics(
     return await statistics_for(parts.database, caller, seconds=seconds, step=step, queue=queue, kind=job_type)
 
 
-@router.get("/rates", operation_id="listRates", summary="What becomes of each queue", response_model=RateList)
-async def rates(request: Request, caller: Looker) -> RateList:
+@router.get(
+    "/rates",
+    operation_id="listRates",
+    summary="What becomes of each queue",
+    response_model=RateList,
+    responses=responses("not-found", "invalid-request"),
+)
+async def rates(request: Request, caller: Looker, page: Page) -> RateList:
     """What waits, what comes and goes a second over the last minute, and what becomes of it if that goes on."""
     parts = await runtime(request)
-    return await rates_for(parts.database, caller)
+    found = await rates_for(parts.database, caller)
+    shown, cursor = page_of(found.rates, page, lambda rate: rate.queue)
+    return RateList(rates=shown, cursor=cursor)
 
 
 async def statistics_for(
@@ -163,7 +173,7 @@ async def rates_for(database: Database, caller: Caller) -> RateList:
     queues = None if caller.queues is None else sorted(caller.queues)
     kinds = None if caller.kinds is None else sorted(caller.kinds)
     found = await database.arun(database.store.rates(queues=queues, kinds=kinds))
-    return RateList(rates=[_rate(row) for row in found])
+    return RateList(rates=[_rate(row) for row in found], cursor=None)
 
 
 def fitting_step(seconds: int, step: int | None) -> int:

@@ -1,9 +1,14 @@
-"""Pages of jobs. The URL says everything: state, filters, place; so reloading and going back show the same."""
+"""Pages of jobs. The URL says everything: state, filters, place; so reloading and going back show the same.
+
+Except for what a payload must contain: URLs are written to logs, and values of payloads have no business there. The
+browser keeps it in a cookie, and the URL names the cookie.
+"""
 
 import base64
 import binascii
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,14 +16,17 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from leasehold.errors import InvalidJob
-from leasehold.http.body import validated
+from leasehold.http.body import read_form, validated
 from leasehold.http.ops.schemas import JobFilter
 from leasehold.http.problems import Problem, invalid
+from leasehold.http.runtime import Runtime
 from leasehold.http.schemas import rfc3339
 from leasehold.web import facts
+from leasehold.web.session import check_origin, keep
 from leasehold.web.visit import Visit
 from leasehold.web.words import STATES
 
@@ -35,6 +43,11 @@ FIELDS: Final = {
 """Names in the URL and in a filter."""
 
 PAGE: Final = 50
+_COOKIE: Final = "leasehold_payload_"
+_KEPT: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
+_ELSEWHERE: Final = "what the payload must contain is kept in the browser that searched; write it here again"
+_LONGEST_CONDITION: Final = 2000
+_LONGEST_FORM: Final = 32 * 1024
 TIMES: Final = frozenset({"after", "before"})
 """Fields that take a time."""
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|m|h|d)", re.ASCII)
@@ -56,10 +69,13 @@ class Wanted:
     cursor: str | None
     trail: tuple[str, ...]
     """Where the pages before this one began."""
+    kept: str | None = None
+    """What names the browser's cookie with the payload's condition."""
 
     def query(self, **changes: Any) -> str:
         """A URL's query: as this one, but for the changes; a change of state or filter begins at the first page."""
-        fields: dict[str, Any] = {**({"state": self.state} if self.state else {}), **self.given, **changes}
+        given = self.given | ({"payload": self.kept} if self.kept else {})
+        fields: dict[str, Any] = {**({"state": self.state} if self.state else {}), **given, **changes}
         return urlencode({name: value for name, value in fields.items() if value})
 
     def fields(self) -> dict[str, Any]:
@@ -82,24 +98,33 @@ class Wanted:
         return self.query(cursor=self.trail[-1], trail="~".join(self.trail[:-1]))
 
 
-def wanted_of(params: QueryParams) -> Wanted:
+def wanted_of(params: QueryParams, jar: Mapping[str, str] | None = None) -> Wanted:
     """What a URL's query asks for; what makes no sense is left to `fields`."""
     given = {name: value for name in FIELDS if (value := params.get(name, "").strip())}
+    kept = given.pop("payload", None)
+    if kept is not None and (condition := _read((jar or {}).get(f"{_COOKIE}{kept[:16]}"))) is not None:
+        given["payload"] = condition
     state = params.get("state", "")
     trail = tuple(filter(None, params.get("trail", "")[:20_000].split("~")))
     return Wanted(
-        state=state if state in STATES else None, given=given, cursor=params.get("cursor") or None, trail=trail
+        state=state if state in STATES else None,
+        given=given,
+        cursor=params.get("cursor") or None,
+        trail=trail,
+        kept=kept,
     )
 
 
 async def show(visit: Visit) -> Response:
     """The page."""
     params = visit.request.query_params
-    if "q" in params:
-        return RedirectResponse(f"{visit.base}{searched(params['q'])}", status_code=303)
-    wanted = wanted_of(params)
+    if "q" in params or ("payload" in params and not _KEPT.fullmatch(params["payload"].strip())):
+        return _led(visit.request, params)
+    wanted = wanted_of(params, visit.request.cookies)
     problem, jobs, cursor = None, [], None
     try:
+        if wanted.kept and "payload" not in wanted.given:
+            raise Problem("not-found", _ELSEWHERE)  # noqa: TRY301
         if "payload" in wanted.given and not visit.visitor.sees_content:
             raise Problem("forbidden", "looking into payloads needs a token with the scope operate")  # noqa: TRY301
         found = await visit.ask(visit.store.list_jobs(wanted.fields() | visit.narrow, opened(wanted.cursor), PAGE))
@@ -120,15 +145,46 @@ async def show(visit: Visit) -> Response:
     )
 
 
-def searched(text: str) -> str:
+async def search(request: Request, parts: Runtime) -> Response:
+    """What the search forms send, in a body: where it leads."""
+    check_origin(request)
+    body = await read_form(request, most=_LONGEST_FORM, seconds=parts.settings.body_seconds)
+    return _led(request, body)
+
+
+def _led(request: Request, asked: Mapping[str, str]) -> Response:
+    """The way to what was asked for. The condition on payloads goes into a cookie, its name into the URL."""
+    base = request.scope.get("root_path", "")
+    fields = {name: asked[name].strip() for name in ("state", *FIELDS) if asked.get(name, "").strip()}
+    if "q" in asked:
+        found = searched(asked["q"])
+        if isinstance(found, str):
+            return RedirectResponse(f"{base}{found}", status_code=303)
+        fields = found
+    condition = fields.pop("payload", None)
+    kept = secrets.token_hex(4)
+    query = urlencode(fields | ({"payload": kept} if condition else {}))
+    response = RedirectResponse(f"{base}/jobs{'?' if query else ''}{query}", status_code=303)
+    if condition:
+        value = base64.urlsafe_b64encode(condition[:_LONGEST_CONDITION].encode("utf-8", "replace")).decode()
+        keep(request, response, f"{_COOKIE}{kept}", value)
+    return response
+
+
+def searched(text: str) -> str | dict[str, str]:
     """Where a search leads: to a job by its id, else to a filter. Words without a field are a kind."""
     text = text.strip()
     if _UUID.fullmatch(text):
         return f"/jobs/{text.lower()}"
-    fields: dict[str, str] = {}
-    for name, quoted, plain in _WORD.findall(text[:2000]):
-        fields[name or "kind"] = quoted or plain
-    return f"/jobs?{urlencode(fields)}" if fields else "/jobs"
+    return {name or "kind": quoted or plain for name, quoted, plain in _WORD.findall(text[:2000])}
+
+
+def _read(value: str | None) -> str | None:
+    """The condition in a cookie."""
+    try:
+        return None if value is None else base64.urlsafe_b64decode(value.strip('"').encode("ascii", "replace")).decode()
+    except (binascii.Error, ValueError):
+        return None
 
 
 def chosen(model: type[JobFilter], given: Mapping[str, str]) -> dict[str, Any]:

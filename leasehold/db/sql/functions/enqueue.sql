@@ -17,6 +17,8 @@ declare
   problem text;
   made uuid;
   job record;
+  named_queue text := record_intent.queue;
+  named_priority integer := record_intent.priority;
 begin
   if record_intent.queue is null or record_intent.priority is null or record_intent.max_attempts is null then
     select coalesce(record_intent.queue, k.queue, 'default'), coalesce(record_intent.priority, k.priority, 0),
@@ -49,9 +51,9 @@ begin
       return made;
     end if;
     if record_intent.idempotency_key is null then
-      select j.id, j.kind, j.payload into job from jobs j where j.id = record_intent.id;
+      select j.id, j.kind, j.payload, j.queue, j.priority into job from jobs j where j.id = record_intent.id;
     else
-      select j.id, j.kind, j.payload into job from jobs j where j.idempotency_key = record_intent.idempotency_key;
+      select j.id, j.kind, j.payload, j.queue, j.priority into job from jobs j where j.idempotency_key = record_intent.idempotency_key;
     end if;
     if found then
       exit;
@@ -62,9 +64,11 @@ begin
         format('id %s belongs to a job with another idempotency key', record_intent.id), 'use another id');
     end if;
   end loop;
-  if record_intent.strict and (job.kind <> record_intent.kind or job.payload <> record_intent.payload) then
+  if record_intent.strict and (job.kind <> record_intent.kind or job.payload <> record_intent.payload
+      or job.queue <> named_queue or job.priority <> named_priority) then
     perform refuse('LH004', 'idempotency_conflict',
-      format('idempotency key %L belongs to job %s with another kind or payload', record_intent.idempotency_key, job.id),
+      format('idempotency key %L belongs to job %s with another kind, payload, queue or priority',
+        record_intent.idempotency_key, job.id),
       'use another key, or send what was sent first');
   end if;
   perform vouch();

@@ -35,7 +35,10 @@ begin
       update jobs j
       set lease_expires_at = at + lease_seconds_v1(j.kind) * interval '1 second',
           progress = coalesce(tidy_progress(h.progress), j.progress),
-          progress_note = case when h.progress is null then j.progress_note else shortened(h.note, 500) end
+          progress_note = case when h.progress is null then j.progress_note else shortened(h.note, 500) end,
+          -- Only what clients see moves it: a renewal alone does not.
+          updated_at = case when h.progress is not null and (tidy_progress(h.progress), shortened(h.note, 500))
+            is distinct from (j.progress, j.progress_note) then at else j.updated_at end
       from held h where j.id = h.id
       returning j.id)
     select r.id, 'renewed' from renewed r

@@ -3,6 +3,7 @@
 -- `jobs` is an array of objects with the argument names of submit. Each gets its own answer, in the order of the array:
 -- the job that it is now, or an error code and what is wrong. One that is wrong never fails its neighbours, so nothing
 -- is cast here before it is known to fit. With all_or_none the first that is wrong fails the call.
+-- The detail of a job that is on record without an error names what its first intent had otherwise: payload, queue, …
 -- An element may have `origin`, the namespace of the token that it came with: such jobs are its namespace's own.
 -- An element may have `queues`, an array: the only queues that its job may wait in, also if its kind declares the queue.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, LH008 queue_not_allowed; as codes of single jobs also 40001 (pruned meanwhile:
@@ -101,19 +102,26 @@ as $$
     case p.problem when 'queue_not_allowed' then 'the queue of its kind is not one of its queues' else p.problem end, null, null, null, null, null, null, null, null, null, null, null, null
   from unnest(problems) with ordinality p(problem, ord) where p.problem is not null
   union all
-  select places[i.ord], f.error, f.detail, s.id, s.kind, s.queue, s.state, client_status(s.state, s.reason), s.reason,
+  select places[i.ord], f.error, coalesce(f.detail, d.differs), s.id, s.kind, s.queue, s.state, client_status(s.state, s.reason), s.reason,
     s.progress, s.progress_note, s.run_at, s.created_at, s.updated_at, s.finished_at
   from intents_of(intents) i
   left join lateral (
     select j.* from jobs j where j.idempotency_key = i.idempotency_key
     union all
     select j.* from jobs j where i.idempotency_key is null and j.id = ids[i.ord]) j on true
+  -- Looked at only where another intent has recorded the job. What this one leaves out differs in nothing.
+  left join lateral (
+    select nullif(concat_ws(', ', case when j.kind <> i.kind then 'jobType' end,
+      case when j.payload <> i.payload then 'payload' end,
+      case when j.queue <> intents -> (i.ord - 1)::integer ->> 'queue' then 'queue' end,
+      case when j.priority <> (intents -> (i.ord - 1)::integer ->> 'priority')::integer then 'priority' end), '') as differs
+    where j.id <> ids[i.ord]) d on true
   left join lateral (
     select 'LH004' as error, 'the idempotency key belongs to a job outside these queues and kinds' as detail
     where j.queue <> all(submitted.queues) or j.kind <> all(submitted.kinds)
     union all
-    select 'LH004', format('idempotency key %L belongs to job %s with another kind or payload', i.idempotency_key, j.id)
-    where (intents -> (i.ord - 1)::integer ->> 'strict')::boolean and (j.kind <> i.kind or j.payload <> i.payload)
+    select 'LH004', format('idempotency key %L belongs to job %s with another %s', i.idempotency_key, j.id, d.differs)
+    where d.differs is not null and (intents -> (i.ord - 1)::integer ->> 'strict')::boolean
     union all
     select 'LH004', format('id %s belongs to a job with another idempotency key', i.id)
     where j.id is null and exists (select from jobs o where o.id = i.id)
