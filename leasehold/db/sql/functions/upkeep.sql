@@ -40,7 +40,7 @@ begin
     next_due := least(next_due, 1);
   end if;
   if limits_gone() then
-    next_due := 0;  -- more jobs are parked under a limit that was dropped than a sweep puts back at once
+    next_due := least(next_due, 0.1);  -- under a limit that was dropped: more than a sweep puts back at once, or locked
   end if;
   if exists (select from unpark_later) then
     next_due := least(next_due, 0.2);  -- keys that were in use when their job ended
