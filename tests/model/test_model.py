@@ -18,7 +18,7 @@ ELSEWHERE = {
     "claim_each", "renew_each", "report_each", "submit_each", "accept_each",
     "accept_many", "cancel_many", "create_token", "drop_limit", "errors", "explain", "job_detail", "list_jobs", "pause",
     "queue_list", "resume", "retry_many", "revoke_token", "run_now", "set_limit", "stats", "statuses", "submit_many",
-    "token", "tokens_exist", "worker_list", "doctor", "names", "declare_tasks", "complete_in",
+    "token", "token_list", "tokens_exist", "worker_list", "doctor", "names", "declare_tasks", "complete_in",
     "events", "history", "history_enabled", "prune", "prune_workers", "verify",
     # of pictures and canaries: tests/sql
     "statistics_add", "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_step", "canary_stop",
