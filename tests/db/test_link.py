@@ -149,7 +149,7 @@ def test_an_error_of_ours_leaves_the_connection_of_a_thread_alone(thread_link: T
 )
 async def test_what_the_database_has_undone_may_be_repeated(link: Link, statement: str) -> None:
     """A worker's loop must not die of a deadlock."""
-    with pytest.raises(DatabaseUnavailable, match="undone|gave up waiting for a lock"):
+    with pytest.raises(DatabaseUnavailable, match=r"undone|gave up waiting for a lock"):
         await link.run(Call(statement, (), len))
 
 
