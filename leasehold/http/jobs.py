@@ -155,7 +155,7 @@ async def watch_job(
     summary="Cancel a job",
     response_model=JobView,
     responses={
-        200: {"description": "It is CANCELLED, now or before. A running task is told at its next heartbeat."},
+        200: {"description": "It is CANCELLED, now or before. A running task is stopped."},
         **responses("not-found", "already-finished"),
     },
 )

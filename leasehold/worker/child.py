@@ -5,7 +5,8 @@ Started by `leasehold.worker.process` as `python -m leasehold.worker.child SOCKE
 - the kernel kills it when the worker dies (PR_SET_PDEATHSIG, Linux), even while a task computes in C and holds the
   interpreter's lock;
 - a thread watches the socket and kills this process and its group when the other end is gone. It needs the lock for
-  a moment, so without PR_SET_PDEATHSIG a task that never releases it lives until it does.
+  a moment, so without PR_SET_PDEATHSIG a task that never releases it lives until it does. It also ends the process when
+  the worker has stood still (SIGSTOP) for half of the job's lease: by then the job may be another worker's.
 
 Processes that a task starts are in this one's group and are killed with it by the worker and by the thread. Only when
 the worker itself is killed may they outlive this process: the kernel does not pass its signal on.
@@ -17,6 +18,7 @@ import ctypes
 import faulthandler
 import inspect
 import logging
+import math
 import os
 import resource
 import select
@@ -54,6 +56,13 @@ _PROGRESS_EVERY: Final = 0.05
 """Seconds between two messages about progress; only the latest counts."""
 
 
+_LOOK: Final = 1
+"""Seconds between two looks whether the worker stands still."""
+
+_STOPPED: Final = 0.5
+"""Of a lease: how long the worker may stand still, and renew nothing, before its task is ended."""
+
+
 class Channel:
     """The socket to the worker. Any thread may send; only the main thread receives."""
 
@@ -62,6 +71,8 @@ class Channel:
         self._guard = threading.Lock()
         self._latest: dict[str, Any] | None = None
         self._moved = threading.Event()
+        self.lease = math.inf
+        """Seconds of the lease of the job that runs."""
 
     def start(self) -> None:
         """Start the threads now: a capped task leaves no room for their stacks."""
@@ -96,7 +107,9 @@ class Channel:
         try:
             watch = select.poll()
             watch.register(self._socket, getattr(select, "POLLRDHUP", 0))  # not POLLIN: messages are the main thread's
-            watch.poll()
+            stopped = 0.0
+            while not watch.poll(1000 * _LOOK) and stopped < self.lease * _STOPPED:
+                stopped = stopped + _LOOK if _is_stopped(os.getppid()) else 0.0
         finally:
             _die()
 
@@ -193,8 +206,9 @@ def _answer(channel: Channel, message: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # noqa: BLE001 (importing it ran the user's code)
         traceback.print_exc()
         return {"type": "broken", "why": f"{type(error).__name__}: {text_of(error, 1000)}"}
-    channel.send({"type": "started", "call": message["call"]})
     job = message["job"]
+    channel.lease = job["lease"]
+    channel.send({"type": "started", "call": message["call"]})
     context = ChildContext(
         channel, message["call"], _completion(task, message), id=job["id"], kind=job["kind"], queue=job["queue"],
         attempt=job["attempt"], retry_count=job["retry_count"], max_attempts=job["max_attempts"],
@@ -294,6 +308,17 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(_FAILED)  # it died before we could ask
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether it stands still by SIGSTOP. Where there is no /proc, nothing is known of it."""
+    try:
+        return (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
+            == "T"
+        )
+    except (OSError, IndexError):
+        return False
 
 
 def _die() -> NoReturn:

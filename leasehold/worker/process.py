@@ -301,6 +301,7 @@ class _Attempt:
             "job": {
                 "id": job.id, "kind": job.kind, "queue": job.queue, "payload": job.payload, "attempt": job.attempt,
                 "retry_count": job.retry_count, "max_attempts": job.max_attempts, "claim_id": job.claim_id,
+                "lease": job.lease_seconds,
             },
         }  # fmt: skip
 

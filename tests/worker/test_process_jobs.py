@@ -178,6 +178,15 @@ async def pid_in(file: Path) -> int:
     return int(await until(lambda: file.exists() and file.read_text(), within=40))
 
 
+async def test_a_process_ends_when_its_worker_stands_still_for_half_a_lease(dsn: str, sql: Sql, tmp_path: Path) -> None:
+    with worker_process(dsn, tmp_path) as worker:
+        sql.execute("select enqueue('sleep')")
+        pid = await pid_in(tmp_path / "sleep")
+        worker.send_signal(signal.SIGSTOP)
+        await until(lambda: not alive(pid), within=60)
+        worker.send_signal(signal.SIGCONT)
+
+
 async def test_no_process_outlives_a_killed_worker_not_even_one_that_computes_in_c(
     dsn: str, sql: Sql, tmp_path: Path
 ) -> None:
