@@ -9,6 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from leasehold.db import schema_files
+from leasehold.db.migrate import migrate
 
 SOURCES = Path(schema_files.__file__).parent / "sql" / "functions"
 
@@ -139,3 +140,16 @@ def test_lanes_that_are_none_are_refused(session, lanes):
     with pytest.raises(psycopg.Error) as refused:
         session.rows("claim", worker="w", lanes=Jsonb(lanes))
     assert (refused.value.sqlstate, refused.value.diag.message_primary) == ("LH003", "invalid_argument")
+
+
+def test_jobs_that_waited_for_infinity_wait_for_a_time_of_the_calendar_after_the_migration(empty_dsn):
+    migrate(empty_dsn, source=schema_files.packaged().until(9))
+    with psycopg.connect(empty_dsn, autocommit=True, options="-c search_path=leasehold") as session:
+        for moment in ("infinity", "-infinity", "20000-01-01", "2031-01-01"):
+            session.execute("insert into jobs (kind, run_at) values (%s, %s)", [moment, moment])
+        migrate(empty_dsn)
+        found = dict(session.execute("select kind, run_at from jobs").fetchall())
+        created = dict(session.execute("select kind, created_at from jobs").fetchall())
+    assert found["infinity"].year == found["20000-01-01"].year == 9999
+    assert found["-infinity"] == created["-infinity"]
+    assert found["2031-01-01"].year in (2030, 2031)
