@@ -55,6 +55,19 @@ def late(crew: Crew) -> None:
                 getattr(caller, op)("w2", token)
 
 
+def pinned(crew: Crew) -> None:
+    """A worker renews while another session has the row of its job."""
+    caller, other = crew.caller(), crew.caller()
+    caller.enqueue("pinned", "pinned")
+    for token in caller.claim("w3", "pinned"):
+        with other.connection.transaction():
+            other.rows("select from jobs where id = %s::uuid for update", token[0])
+            caller.heartbeat("w3", token)
+            time.sleep(0.3)  # so that the next renewal is not taken for this one
+        caller.heartbeat("w3", token)
+        caller.complete("w3", token)
+
+
 def crowd(crew: Crew) -> None:
     """Many workers, whatever can happen to a job, and answers that get lost."""
     chief = crew.caller()
@@ -314,6 +327,6 @@ def _until(condition: Callable[[], bool]) -> None:
 
 PARTS: Final[tuple[tuple[Part, ...], ...]] = (
     (slow_sweeper, keys, greedy, limited, exclusive, parked, waiting, ticking),
-    (stale, late, crowd, later, taken, doomed),
+    (stale, late, pinned, crowd, later, taken, doomed),
 )
 """What runs at the same time; then the next. The slow sweeper wants no other one beside it."""

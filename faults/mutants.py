@@ -68,6 +68,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
         law="expired_leases_stay_lost",
         edits=[Edit("renew_v1", "t.claim_id, at)", "t.claim_id, '-infinity')")],
     ),
+    "complete of what has expired": Mutant(
+        law="expired_leases_end_nothing",
+        edits=[Edit("complete_v1", "t.claim_id, at)", "t.claim_id, '-infinity')")],
+    ),
+    "renewed is said of what was not": Mutant(
+        law="renewals_are_real",
+        edits=[Edit("renew_v1", "then 'busy' else", "then 'renewed' else")],
+    ),
     "complete without the token": Mutant(
         law="accepted_reports_are_the_owners",
         edits=[Edit("complete_v1", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
@@ -127,7 +135,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "claim_job takes what runs": Mutant(
         law="only_claims_change_the_owner",
-        edits=[Edit("claim_job_v1", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
+        edits=[Edit("take_job", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
     ),
     "sweep without looking at the expiry": Mutant(
         law="leases_do_not_overlap",
@@ -139,7 +147,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "sweep reads first and writes later": Mutant(
         law="leases_do_not_overlap",
         edits=[
-            Edit("sweep_v1", "swept := expire(array(", "swept := expire(linger(array("),
+            Edit("sweep_v1", "swept := take_back(array(", "swept := take_back(linger(array("),
             Edit("sweep_v1", "limit sweep_v1.max for update skip locked));", "limit sweep_v1.max)));"),
             Edit("expire", " and j.state is not distinct from 'running' and j.lease_expires_at <= at", ""),
         ],

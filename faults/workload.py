@@ -31,6 +31,9 @@ Token = tuple[str, int]
 """A job's id and the attempt."""
 
 
+_RENEW = "select id from renew(%s, %s::uuid[], %s) where answer = 'renewed'"
+
+
 class Caller:
     """One connection that asks, and writes down what it asked and was told."""
 
@@ -79,7 +82,7 @@ class Caller:
 
     def heartbeat(self, worker: str, token: Token) -> bool:
         """Renew a lease."""
-        return self._report("heartbeat", worker, token, "select heartbeat(%s, %s::uuid[], %s)", [token[0]], [token[1]])
+        return self._report("heartbeat", worker, token, _RENEW, [token[0]], [token[1]])
 
     def complete(self, worker: str, token: Token) -> bool:
         """Report success."""

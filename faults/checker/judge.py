@@ -24,6 +24,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ownership.tokens_are_unique,
     ownership.leases_do_not_overlap,
     ownership.expired_leases_stay_lost,
+    ownership.expired_leases_end_nothing,
+    ownership.renewals_are_real,
     ownership.leases_are_not_short,
     ownership.claims_take_what_they_asked_for,
     fencing.accepted_reports_are_the_owners,

@@ -1,6 +1,6 @@
 """Laws of ownership: tokens without gaps, leases that do not overlap, claims that take what they asked for."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from faults.checker.history import History
@@ -53,6 +53,43 @@ def expired_leases_stay_lost(history: History) -> Iterator[Violation]:
             # Times come as binary fractions: a microsecond either way is none.
             if late > 0.000_01:
                 yield Violation("expired_leases_stay_lost", event.job, f"renewed {late:.3f} s after it had expired")
+
+
+def expired_leases_end_nothing(history: History) -> Iterator[Violation]:
+    """A worker whose lease has expired ends nothing, swept or not.
+
+    Certain where it asked only afterwards. Of a worker that logs no calls it is believed after a while: between the
+    look at the clock and the record of the change there may be a wait for a lock.
+    """
+    asked = {
+        (call.asked["job"], call.asked["attempt"]): call.asked["at"]
+        for call in history.asked("complete", "fail", "release")
+        if call.accepted
+    }
+    for before, event in history.pairs():
+        if before is None or before.expires is None or not event.ends or event.swept(before):
+            continue
+        late = event.at - before.expires
+        known = asked.get((event.job, event.attempt), 0.0) > before.expires
+        if (late > 0 and known) or (late > 5 and event.after in ("success", "retry")):
+            what = f"attempt {event.attempt} became {event.after} {late:.3f} s after its lease had expired"
+            yield Violation("expired_leases_end_nothing", event.job, what)
+
+
+def renewals_are_real(history: History) -> Iterator[Violation]:
+    """Where a worker was told that its lease was renewed, it was."""
+    renewed: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in history.events:
+        if event.renews:
+            renewed[event.job, event.attempt].append(event.at)
+    for call in history.asked("heartbeat"):
+        if not call.accepted or call.told is None:
+            continue
+        job, attempt = call.asked["job"], call.asked["attempt"]
+        # One host, one clock; a little is for how it is read.
+        first, last = call.asked["at"] - 0.1, call.told["at"] + 0.1
+        if not any(first <= at <= last for at in renewed[job, attempt]):
+            yield Violation("renewals_are_real", job, f"attempt {attempt} was told that it was renewed, and was not")
 
 
 def leases_are_not_short(history: History) -> Iterator[Violation]:

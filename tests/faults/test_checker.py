@@ -79,6 +79,11 @@ SPOILED: dict[str, list[Callable[[Story], object]]] = {
         lambda s: s.enqueue("e", max_attempts=1).claim("e").sweep("e", after=1),
     ],
     "expired_leases_stay_lost": [lambda s: s.enqueue("e").claim("e").heartbeat("e", after=LEASE + 1).complete("e")],
+    "expired_leases_end_nothing": [
+        lambda s: s.enqueue("e").claim("e").event("e", "success", after=LEASE + 1).report("complete", "e"),
+        lambda s: s.enqueue("e").claim("e").event("e", "success", after=LEASE + 9),
+    ],
+    "renewals_are_real": [lambda s: s.enqueue("e").claim("e").report("heartbeat", "e").complete("e")],
     "leases_are_not_short": [
         lambda s: s.enqueue("e").claim("e", after=5, lease_expires_at=s.now + LEASE - 1).complete("e"),
         lambda s: (s.enqueue("e").claim("e"), s.log[-1].update(after=s.now + 1), s.complete("e")),
@@ -171,7 +176,7 @@ def test_a_good_history_with_a_schedule_effects_and_promises_passes() -> None:
 
 def test_a_lease_that_expired_makes_room_under_a_limit_though_nobody_swept_it() -> None:
     story = good().note("expect", leases={}).enqueue("e").enqueue("f").enqueue("g")
-    story.claim("e").claim("f").claim("g", after=LEASE + 1).sweep("e").sweep("f", after=1).complete("g")
+    story.claim("e").claim("f").claim("g", after=LEASE + 1).complete("g").sweep("e").sweep("f", after=1)
     for job in ("e", "f"):
         story.claim(job).complete(job)
     assert story.judged().passed, str(story.judged())

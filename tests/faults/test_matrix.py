@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.test_scenarios import hold
 
-PASSING = ("poison",)
+PASSING = ("frozen", "poison")
 
 
 @pytest.mark.timeout(300)
