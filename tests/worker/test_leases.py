@@ -190,3 +190,29 @@ async def test_a_cancelled_task_is_stopped_long_before_its_next_heartbeat(app: A
         sql.execute("select cancel(%s, 'not wanted')", [job.id])
         await until(lambda: worker.snapshot().running == 0, within=60)
     assert (row(sql, job)["reason"], ended) == ("cancelled", [] if executor == "process" else [executor])
+
+
+async def test_a_prefetched_job_whose_lease_has_run_out_meanwhile_is_given_back_and_not_started(
+    app: App, sql: Sql
+) -> None:
+    """As after a process that stood still for longer than its leases: the keeper may know it later than the slot."""
+    go = asyncio.Event()
+    started: list[tuple[int, int]] = []
+
+    @app.task(kind="work", lease=60)
+    async def work(n: int) -> None:
+        started.append((n, current_job().attempt))
+        await go.wait()
+
+    jobs = await app.aenqueue_many(work.intent(n) for n in range(2))
+    async with working(app, slots=1, prefetch=1) as worker:
+        await until(lambda: {row(sql, job)["state"] for job in jobs} == {"running"}, within=60)
+        await until(lambda: started, within=60)
+        keeper = worker._parts.keeper  # type: ignore[union-attr]
+        for batch in keeper._batches:
+            batch.renewed -= 1000
+        go.set()
+        await until(lambda: len(started) == 2, within=60)
+        await until(lambda: {row(sql, job)["state"] for job in jobs} == {"success"}, within=60)
+    assert started[1][1] == 2  # claimed again, under a new lease
+    assert {row(sql, job)["retry_count"] for job in jobs} == {0}
