@@ -203,7 +203,9 @@ class Gate:
             check_origin(scope, self._settings.origins)
             return ANYBODY
         token = token_of(header(scope, b"authorization"))
-        stored = await self._stored(token.id) if token is not None else None
+        stored: StoredToken | None = None
+        if token is not None:
+            stored = await (self._recall(token.id) if token.id in self._good else self._stranger(token.id))
         # One answer for all of these: it tells nobody which tokens exist.
         if token is None or stored is None or not token.fits(stored.secret_hash) or not stored.live:
             raise _unauthorized()
@@ -215,12 +217,12 @@ class Gate:
             raise Problem("forbidden", f"this needs a token with the scope {' or '.join(scopes)}")
         return Caller(stored.name, stored.scopes, stored.queues, stored.kinds, stored.id, stored.namespace)
 
-    async def _stored(self, token: UUID) -> StoredToken | None:
-        """What the database says of a token. What was never found is looked up at a rate: it may all be made up."""
-        if token not in self._known and token not in self._good and (wait := self._strangers.take()):
+    async def _stranger(self, token: UUID) -> StoredToken | None:
+        """What the database says of a token that was never found. At a rate: such may be made up without end."""
+        if token not in self._known and (wait := self._strangers.take()):
             raise Problem("rate-limited", "too many tokens that are not known here", retry_after=wait)
         stored: StoredToken | None = await self._recall(token)
-        if stored is not None and token not in self._good:
+        if stored is not None:
             self._good[token] = None
             if len(self._good) > _MOST_REMEMBERED:
                 self._good.popitem(last=False)

@@ -58,25 +58,34 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def header_key(request: Request) -> str | None:
     """The idempotency key in the header, if there is one."""
-    values = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
-    if not values:
+    value: bytes | None = None
+    for name, one in request.scope["headers"]:
+        if name == b"idempotency-key":
+            if value is not None:
+                raise Problem("key-conflict", "there are two Idempotency-Key headers: send one of them")
+            value = one
+    if value is None:
         return None
-    if len(values) > 1:
-        raise Problem("key-conflict", "there are two Idempotency-Key headers: send one of them")
-    [value] = values
     if len(value) > MAX_KEY_BYTES or not _fits_header(value):
         raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
-    return str(value.decode("ascii"))
+    return value.decode("ascii")
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
     """The body, if it is JSON by its header, is not too large and comes in time."""
     scope = request.scope
-    _check_media_type(header(scope, b"content-type"))
-    if (encoding := header(scope, b"content-encoding")) is not None and encoding.lower() != b"identity":
+    kind = length = encoding = None
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            kind = kind or value
+        elif name == b"content-length":
+            length = length or value
+        elif name == b"content-encoding":
+            encoding = encoding or value
+    _check_media_type(kind)
+    if encoding is not None and encoding.lower() != b"identity":
         shown = encoding.decode("latin-1")[:100]
         raise Problem("unsupported-media-type", f"Content-Encoding {shown!r}: send the body as it is")
-    length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > most:
         raise _too_large(most)
     try:
@@ -115,7 +124,10 @@ async def read_form(request: Request, *, most: int, seconds: float) -> dict[str,
             body = await _gather(request, most)
     except TimeoutError:
         raise Problem("slow-body", f"the body was not complete after {seconds:g} s", headers=_CLOSE) from None
-    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
+    except ValueError as error:
+        raise invalid(("", f"not a form: {error}")) from None
 
 
 def _too_large(most: int) -> Problem:

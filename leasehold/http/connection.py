@@ -60,6 +60,7 @@ class PatientProtocol(HttpToolsProtocol):
     _around = 0
     _allowed_around = 0
     _discarded = 0
+    _refused = False
     _over = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -93,7 +94,7 @@ class PatientProtocol(HttpToolsProtocol):
                 self._refuse(Problem("head-too-large", f"the limit is {self.head_bytes:,} bytes"))
                 return
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._refused:
             return
         if self._in_body and self._around > self.head_bytes + self._allowed_around:
             self._refuse(Problem("head-too-large", f"what is around the body has {self.head_bytes:,} bytes"))
@@ -111,9 +112,12 @@ class PatientProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One line of the head. Behind a body there may be more of them, which mean nothing to us."""
         if self._in_head:
-            super().on_header(name, value)
-            if self.headers[-1][0] == b"host":
+            name = name.lower()
+            if name == b"host":
                 self._hosts += 1
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Its head is whole."""
@@ -204,6 +208,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._refuse(Problem("malformed-http", msg))
 
     def _refuse(self, problem: Problem) -> None:
+        self._refused = True
         cycle: Any = self.cycle  # None before the first request
         # Two answers to one request would be taken for an answer to the next.
         if cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete):

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Callable
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, Final
 
 from starlette.types import Message, Scope, Send
@@ -20,6 +21,10 @@ RATE: Final = "leasehold.rate"
 """In a request's scope: the token's requests a second, how many are left, in how many seconds there is one more."""
 
 _SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}").fullmatch
+_PROCESS: Final = secrets.token_hex(4).encode()
+_NUMBERS: Final = count(secrets.randbits(32))
+"""Ids that are made here: of this process, and one after the other."""
+
 _VERSION: Final = (b"api-version", VERSION.encode())
 
 request_id: Final[ContextVar[str | None]] = ContextVar("leasehold_request_id", default=None)
@@ -29,7 +34,7 @@ request_id: Final[ContextVar[str | None]] = ContextVar("leasehold_request_id", d
 def fronted(scope: Scope, send: Send) -> tuple[Scope, Send]:
     """The request as the routes see it, and the way for its answer."""
     given = header(scope, b"x-request-id")
-    known = given if given is not None and _SANE(given) else secrets.token_hex(8).encode()
+    known = given if given is not None and _SANE(given) else b"%s%08x" % (_PROCESS, next(_NUMBERS) & 0xFFFFFFFF)
     request_id.set(known.decode())
     root: str = scope.get("root_path", "")
     if scope["path"].startswith(f"{root}{PREFIX}/"):
@@ -40,8 +45,9 @@ def fronted(scope: Scope, send: Send) -> tuple[Scope, Send]:
 
     async def signed(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (b"x-request-id", known), _VERSION, *_rate(scope)]
-            message = {**message, "headers": headers}
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", known), _VERSION]
+            if RATE in scope:
+                message["headers"] += _rate(scope)
         await send(message)
 
     return scope, signed
@@ -70,8 +76,6 @@ def _headless(send: Send) -> Send:
 
 def _rate(scope: Scope) -> list[tuple[bytes, bytes]]:
     """The fields of draft-ietf-httpapi-ratelimit-headers."""
-    if RATE not in scope:
-        return []
     rate, left, seconds = scope[RATE]
     return [
         (b"ratelimit-policy", b'"token";q=%d;w=%d' % (max(1, round(rate)), max(1, round(1 / rate)))),

@@ -149,6 +149,23 @@ def test_what_a_payload_must_contain_is_in_no_url(site: Site, world: World) -> N
         assert http.post("/jobs/search", data={"q": "x"}, headers={"origin": "http://evil.example"}).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"&" * 20_000, b"q=%00", b"q=%ff%fe", b"payload=%00%3D1&kind=%00", b"q=payload:a=%ed%a0%80", b"x=1&" * 200,
+     b"payload=" + b"a" * 30_000, b"payload=a" * 9_000, b"state=nope&q="],
+)  # fmt: skip
+def test_a_search_that_makes_no_sense_is_no_defect(site: Site, world: World, body: bytes) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60) as http:
+        answer = http.post("/jobs/search", content=body, headers=ours(site) | {"cookie": ""} | form)
+        assert answer.status_code in {303, 413, 422}, answer.text
+        if answer.status_code == 303:
+            assert http.get(answer.headers["location"].removeprefix("/dashboard")).status_code == 200
+        for cookie in ("x", "%%%", "AAAA", '"', "/w=="):
+            kept = {"cookie": f"leasehold_payload_0123abcd={cookie}"}
+            assert http.get("/jobs", params={"payload": "0123abcd"}, headers=kept).status_code == 200
+
+
 def test_a_form_of_another_site_cannot_be_dressed_as_json(site: Site, http: httpx.Client, world: World) -> None:
     answer = http.post(
         "/queues/pause", content='{"queue": "mail"}', headers={**ours(site), "content-type": "text/plain"}
