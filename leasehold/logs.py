@@ -61,7 +61,7 @@ def configure(level: Level = Level.INFO, format: Format = Format.TEXT) -> None: 
 
 
 def chosen() -> tuple[Level, Format]:
-    """What `configure` was told, for processes that shall log alike."""
+    """What was given to `configure`, for processes that shall log alike."""
     return _chosen
 
 

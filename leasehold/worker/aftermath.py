@@ -1,4 +1,4 @@
-"""What a killed worker of this host left behind: its jobs, under leases that nobody renews.
+"""What a killed worker of this host left behind: its jobs, under leases that are not renewed.
 
 A worker dies by SIGKILL, for want of memory, or by a task that ends the process. What it only had in hand is given back
 at once and costs nothing. So is what it was running beside other jobs: which of them killed it is not known. One that
