@@ -32,7 +32,8 @@ class Model:
         found = self._intended(intent)
         if found is None:
             return self._record(intent, intent.get("id") or answer, accepted=accepted)
-        if intent.get("strict") and (found.kind, found.payload) != (intent["kind"], intent["payload"]):
+        names = [name for name in ("kind", "payload", "queue", "priority") if intent.get(name) is not None]
+        if intent.get("strict") and any(getattr(found, name) != intent[name] for name in names):
             raise Refused("LH004")
         return found.id
 
@@ -280,7 +281,8 @@ class Model:
         delay = report["retry_after"]
         job.run_at = self.now + timedelta(seconds=delay or 0)
         if delay is None:
-            job.run_at_until = self.now + timedelta(seconds=min(600, 2 ** (job.retry_count - 1)))
+            longest = timedelta(seconds=min(3600, 4 * 2 ** (job.retry_count - 1)))
+            job.run_at, job.run_at_until = self.now + 0.8 * longest, self.now + longest
 
     def _counted(self, worker: str, report: dict[str, Any]) -> bool:
         """Now or before; of attempts that are over, no claim_id is on record."""

@@ -18,6 +18,7 @@ from leasehold.errors import (
     ScheduleDisabled,
     ScheduleLocked,
     ScheduleNotDue,
+    TokenTooStrong,
 )
 
 ERRORS = {
@@ -28,6 +29,8 @@ ERRORS = {
     "LH005": ("job_locked", ScheduleLocked),
     "LH006": ("job_not_due", ScheduleNotDue),
     "LH007": ("job_disabled", ScheduleDisabled),
+    "LH008": ("queue_not_allowed", NotPermitted),
+    "LH009": ("token_too_strong", TokenTooStrong),
 }
 UNKNOWN = "'00000000-0000-0000-0000-00000000000{}'::uuid"
 KEYED = "select leasehold.enqueue('k', '{}', idempotency_key => 'taken', strict => true)"
@@ -84,6 +87,18 @@ CAUSES = {
     ],
     "LH006": [f"select leasehold.schedule_claim('{key}', 'w')" for key in ("later", "over")],
     "LH007": [f"select leasehold.schedule_claim('{key}', 'w')" for key in ("off", "off too")],
+    "LH008": [
+        """select leasehold.submit_many('[{"kind": "k", "queues": ["a"]}]', true)""",
+        """select leasehold.submit_many('[{"kind": "k"}, {"kind": "k", "queue": "b", "queues": ["a"]}]', true)""",
+    ],
+    "LH009": [
+        f"""select leasehold.create_token_v2(gen_random_uuid(), 't', sha256('t'), '{{submit}}',
+            created_by => {UNKNOWN.format(1)})""",
+        f"""with parent as (select {UNKNOWN.format(2)} as id), made as (
+              select p.id, leasehold.create_token_v2(p.id, 'p', sha256('p'), '{{submit}}') from parent p)
+            select leasehold.create_token_v2(gen_random_uuid(), 'c', sha256('c'), '{{operate}}', created_by => m.id)
+            from made m""",
+    ],
 }
 
 
@@ -138,9 +153,12 @@ def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> Non
         for what in re.findall(r"\braise\s+(\w+)", re.sub(r"'[^']*'", "''", text))
         if what not in {"notice", "log"}
     }
-    names = ("enqueue_many", "submit_many")
-    repeatable = {(f"{name}.sql", "serialization_failure") for name in names}
-    assert raised == {("00_common.sql", "exception")} | repeatable
+    repeatable = {
+        ("enqueue_many.sql", "serialization_failure"), ("submit_many.sql", "serialization_failure"),
+        ("limits.sql", "lock_not_available"), ("submit_each.sql", "lock_not_available"),
+    }  # fmt: skip
+    of_one_row = {("claim_each.sql", "program_limit_exceeded"), ("claim_each.sql", "exception")}  # raised again
+    assert raised == {("00_common.sql", "exception")} | repeatable | of_one_row
 
 
 def test_every_code_of_ours_has_an_exception_and_an_unknown_one_has_none(connection: psycopg.Connection) -> None:
