@@ -132,7 +132,7 @@ class Claimer:
             except LeaseholdError as error:  # whatever it is: another worker would meet it too
                 each = not each
                 if each and of_one_row(error):
-                    logger.warning("claiming one by one, to find the job at fault: %s", error)
+                    logger.debug("claiming one by one, to find the job at fault: %s", error)
                     continue
                 self._outage.met(_PART, error)
                 if not away:

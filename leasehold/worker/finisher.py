@@ -176,7 +176,7 @@ class Finisher:
         except LeaseholdError as error:
             if not of_one_row(error):
                 return [(report, error) for report in reports]
-            logger.warning("%d reports are written one by one: %s", len(reports), error)
+            logger.debug("%d reports are written one by one: %s", len(reports), error)
             try:
                 await self._apart.write(reports)
             except LeaseholdError as trouble:
