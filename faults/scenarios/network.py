@@ -6,11 +6,11 @@ from faults.proxy import Cutter, Proxy
 from faults.run import Run
 from faults.servers import wait_for
 
-CALLS = ("enqueue", "claim", "heartbeat", "complete")
+CALLS = ("enqueue", "claim", "renew", "complete")
 
 
 def cuts(run: Run) -> None:
-    """Connections are cut around the questions and answers of enqueue, claim, heartbeat and complete."""
+    """Connections are cut around the questions and answers of enqueue, claim, renew and complete."""
     each = run.size(8, 2000)
     server = run.serve()
     run.expect(leases={"busy": run.lease})
