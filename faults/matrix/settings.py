@@ -63,6 +63,9 @@ HARSH: Final = (
     "tcp_user_timeout=1000", "client_connection_check_interval=100ms",
 )  # fmt: skip
 
+ALONE: Final = ("default_transaction_read_only=on",)
+"""Nothing works with them: they have to be named."""
+
 LISTS: Final = (
     ["jobs", "list"], ["queues", "list"], ["workers", "list"], ["schedules", "list"], ["limits", "list"], ["stats"], ["errors"], ["verify"],
 )  # fmt: skip
@@ -95,7 +98,9 @@ def packs(rows: Sequence[str], size: int) -> list[list[str]]:
         name = row.partition("=")[0]
         for pack in found:
             fits = len(pack) < size and name not in {other.partition("=")[0] for other in pack}
-            if not pack or (fits and (pack[0] in HARSH) == (row in HARSH)):
+            if not pack or (
+                fits and (pack[0] in HARSH) == (row in HARSH) and row not in ALONE and pack[0] not in ALONE
+            ):
                 pack.append(row)
                 break
         else:
