@@ -153,8 +153,8 @@ SEQUENCES = {"events_seq_seq", "function_sets_number_seq", "unpark_later_seq_seq
 HELPERS |= {
     "check_key", "check_lanes", "check_moment", "check_names", "early_jobs", "endless_leases", "error_of",
     "history_era", "history_stamp", "is_readable", "json_problem", "key_limits", "key_problem", "limits_gone",
-    "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem", "tidy_lines", "tidy_progress",
-    "times_problem", "unaccepted_jobs",
+    "limits_lock", "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem", "tidy_lines",
+    "tidy_progress", "times_problem", "unaccepted_jobs",
 }  # fmt: skip
 """Nobody's."""
 

@@ -204,6 +204,17 @@ def test_while_a_limit_waits_for_an_open_claim_other_claims_go_on(db, session):
         setting.result()
 
 
+@pytest.mark.parametrize("name", ["q", "unrelated"])
+def test_a_transaction_that_sets_a_new_limit_and_stays_open_holds_up_no_claim(db, session, name):
+    fill(db, session)
+    setter = db.connect()
+    with setter.transaction():
+        set_limit(setter, "queue", name, 2)
+        session.execute("set statement_timeout = '20s'")
+        assert len(claimed(session, count=3, queues=["q"])) == 3
+    assert len(claimed(session, count=1, worker="v", queues=["q"])) == (0 if name == "q" else 1)
+
+
 def test_changing_a_limit_waits_only_for_the_claims_under_it(db, session):
     fill(db, session)
     db.insert(session, 5, queue="'other'", kind="'k'")

@@ -14,12 +14,22 @@
 --
 -- Limits on keys park what they refuse: limits_keys.sql.
 
--- Whether there are limits on lanes (global, queue, kind) and on keys, and paused queues; every claim asks first. The
--- table lock holds up nobody but set_limit and drop_limit: they wait for claims that are under way and do not know of them.
+-- The first number of the advisory lock that claims share and a new limit has alone. The table's own number keeps
+-- schemas apart.
+create or replace function limits_lock() returns integer language sql immutable parallel safe
+return 'limits'::regclass::oid::bigint::bit(32)::integer;
+
+-- Whether there are limits on lanes (global, queue, kind) and on keys, and paused queues; every claim asks first. Its
+-- shared lock makes a new limit wait for claims that are under way and do not know of it. A claim waits at most 50 ms for
+-- a limit that is being set: usually that is long enough to see it. A transaction that sets a limit and stays open holds
+-- up no claim; those under way when it commits count as having been there before.
 create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean) language plpgsql
 as $$
 begin
-  lock table limits in row share mode;
+  for wait in 1..10 loop
+    exit when pg_try_advisory_xact_lock_shared(limits_lock(), 0);
+    perform pg_sleep(0.005);
+  end loop;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
      -- Not by looking: the snapshot may be older than the limit or the pause.
      and pg_relation_size('limits') + pg_relation_size('queues') > 0 then
@@ -242,26 +252,20 @@ exception when others then
   perform refuse('LH003', 'invalid_argument', format('key prefix %L', name), 'end the prefix with another character');
 end $$;
 
--- Lock the table of limits against claims, for as long as the transaction lasts. Those under way do not know of a limit
--- that is new, so they must have ended; but who comes meanwhile must not wait behind us for the one that does not end. So
--- the lock is only ever tried, and after ten seconds given up with 55P03.
+-- Wait for the claims under way, which do not know of a limit that is new. Claims that begin meanwhile must not wait for
+-- the one that does not end, so the lock is only ever tried, and after ten seconds given up with 55P03.
 create or replace function lock_limits() returns void language plpgsql
 as $$
 declare
   deadline constant timestamptz := clock_timestamp() + interval '10 seconds';
 begin
-  loop
-    begin
-      lock table limits in exclusive mode nowait;
-      return;
-    exception when lock_not_available then
-      if clock_timestamp() > deadline then
-        raise lock_not_available using message = 'limits_in_use',
-          detail = 'a transaction that claims jobs has been open for ten seconds',
-          hint = 'end it, or repeat the call later; holders() names it';
-      end if;
-    end;
-    perform pg_sleep(0.02);
+  while not pg_try_advisory_xact_lock(limits_lock(), 0) loop
+    if clock_timestamp() > deadline then
+      raise lock_not_available using message = 'limits_in_use',
+        detail = 'a transaction that claims jobs has been open for ten seconds',
+        hint = 'end it, or repeat the call later; holders() names it';
+    end if;
+    perform pg_sleep(0.005);
   end loop;
 end $$;
 
