@@ -1,6 +1,7 @@
 """Commands as they are run: in this process where another adds nothing, else in their own, or in a terminal."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -32,8 +33,10 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def bare(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def bare(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Done]]:
     """Run a command in this process, with no settings but those that are given."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     for name in [name for name in os.environ if name.startswith("LEASEHOLD_") and name != "LEASEHOLD_EMBEDDED"]:
         monkeypatch.delenv(name)
 
@@ -45,7 +48,10 @@ def bare(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         code = ended.value.code
         return Done(code if isinstance(code, int) else 0 if code is None else 1, out, err)
 
-    return run
+    yield run
+    # A program configures its logging once; this process goes on, and the captured standard error is closed.
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from leasehold.errors import (
     InvalidJob,
     JobUnknown,
     LeaseholdError,
+    LockTimeout,
     NotPermitted,
     ScheduleDisabled,
     ScheduleLocked,
@@ -76,7 +77,8 @@ def test_other_codes_are_left_to_the_user_whose_transaction_it_is(connection: ps
 def test_on_our_own_connections_what_was_undone_is_worth_another_try(connection: psycopg.Connection, code: str) -> None:
     error = error_of(connection, code)
     assert certainly_undone(error)
-    assert type(meaning_of(error)) is DatabaseUnavailable
+    assert type(meaning_of(error)) is (LockTimeout if code == "55P03" else DatabaseUnavailable)
+    assert issubclass(LockTimeout, DatabaseUnavailable)
 
 
 def test_a_lost_answer_is_not_certainly_undone(connection: psycopg.Connection) -> None:

@@ -1,5 +1,6 @@
 """Two releases, real processes of both, and somebody who notices when the database keeps them waiting."""
 
+import contextlib
 import io
 import os
 import re
@@ -182,9 +183,14 @@ class Prober(threading.Thread):
             self._call(connection, "complete_v1('prober', %s, %s)", token)
 
     def _call(self, connection: psycopg.Connection[Any], call: str, arguments: list[Any] | None = None) -> list[Any]:
+        """A call that gave up waiting for a lock is repeated, as workers do; all its tries count as one wait."""
         begun = time.monotonic()
         try:
-            return connection.cursor(row_factory=dict_row).execute(f"select * from {call}", arguments).fetchall()
+            while True:
+                with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    return (
+                        connection.cursor(row_factory=dict_row).execute(f"select * from {call}", arguments).fetchall()
+                    )
         finally:
             self.longest = max(self.longest, time.monotonic() - begun)
 

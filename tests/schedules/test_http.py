@@ -126,7 +126,7 @@ def test_whoever_may_only_look_sees_nothing_of_what_jobs_carry_and_changes_nothi
     operator.put("/ops/schedules/daily", json={**DAILY, "exclusiveKey": "x"})
     seen = reader.get("/ops/schedules/daily").json()
     assert (seen["payload"], seen["exclusiveKey"], seen["tags"], seen["jobType"]) == (None, None, None, "REPORT")
-    assert narrow.get("/ops/schedules").json() == {"schedules": []}
+    assert narrow.get("/ops/schedules").json() == {"schedules": [], "cursor": None}
     assert narrow.get("/ops/schedules/daily").status_code == 404
     for who in (reader, narrow):
         for answer in (
