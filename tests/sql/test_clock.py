@@ -95,7 +95,7 @@ def test_the_last_word_about_a_kind_wins_and_repeating_it_writes_nothing(session
 
 WAITS = {
     "claim for the row of a limit": (
-        "select set_limit('global', '', 5); begin; select from limits for update",
+        "begin; select set_limit('global', '', 5); commit; begin; select from limits for update",
         lambda s, _: s.column("claim", worker="w", claim_id="6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
     ),
     "claim for its worker's row": (
