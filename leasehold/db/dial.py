@@ -110,7 +110,9 @@ class Dialer:
         return self._meaning(error) if isinstance(error, psycopg.Error) else error
 
     def _meaning(self, error: psycopg.Error) -> DatabaseUnavailable:
-        return DatabaseUnavailable(
+        meaning = DatabaseUnavailable(
             f"cannot connect to PostgreSQL at {self._place}: {reason_of(error)}",
             hint="check that the server runs, and host, port, database, user and password of the DSN",
         )
+        meaning.sent = False
+        return meaning

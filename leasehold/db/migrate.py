@@ -19,6 +19,7 @@ from leasehold.db.bookkeeping import read_state
 from leasehold.db.call import Call
 from leasehold.db.compat import Presence, presence, presence_problem, version_problem, versions
 from leasehold.db.connect import connected
+from leasehold.db.cut import ThreadCutOff
 from leasehold.db.migrate_errors import FITNESS, explain, unfit, waited_in_vain, worth_repeating
 from leasehold.db.planning import Plan, make_plan
 from leasehold.db.schema_files import Source, packaged
@@ -36,6 +37,9 @@ LATEST: Final[int] = packaged().latest
 """The highest migration number in this release."""
 
 _APPLICATION_NAME = "leasehold migrate"
+
+_CHECK_SECONDS = 30.0
+"""How long a program waits for what the schema says of itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,8 @@ def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Sou
     if isinstance(target, str):
         with connected(target, application_name=_APPLICATION_NAME) as connection:
             connection.read_only = True  # a standby refuses a transaction that may write
-            return _check(connection, schema, source or packaged())
+            with ThreadCutOff(connection, monotonic() + _CHECK_SECONDS):
+                return _check(connection, schema, source or packaged())
     else:
         return _check(target, schema, source or packaged())
 

@@ -45,6 +45,7 @@ class Claimer:
         self._store = store
         self._runner = runner
         self._kinds = sorted(worker.app.tasks)
+        self._stale = min((task.options.lease for task in worker.app.tasks.values()), default=15.0) / 2
         self._queues = QueuePicker(worker.options.queues)
         self._cursor = Cursor()
         self._most = _FIRST_CLAIM
@@ -92,10 +93,10 @@ class Claimer:
         """One claim, repeated under its own id until it is answered: the answer may be lost, the jobs never."""
         if self._stopping:
             await asyncio.Event().wait()
-        asked = self.claiming_since = time.monotonic()  # before the first try: the lease may run since then
+        self.claiming_since = time.monotonic()
         self._idle.clear()
         try:
-            jobs, away = await self._answered(queues, wanted, lanes)
+            jobs, away, asked = await self._answered(queues, wanted, lanes)
             if jobs is None:
                 return 0  # what it may have taken expires with its lease
             self.claiming_since = None
@@ -117,19 +118,25 @@ class Claimer:
 
     async def _answered(
         self, queues: Sequence[str] | None, wanted: int, lanes: str | None
-    ) -> tuple[list[ClaimedJob] | None, bool]:
-        """What the claim gave, and whether the database was away; None: the worker stops.
+    ) -> tuple[list[ClaimedJob] | None, bool, float]:
+        """What the claim gave, whether the database was away, since when its leases may run; None: the worker stops.
 
         Every second try goes job by job: if the claim fails, or does not end, because of one of them, that finds it.
+        One that may have been carried out long ago is not asked about any more: its leases would be half over. What it
+        took is given back when the next one is answered.
         """
         claim_id, each, away, backoff = uuid4(), False, False, Backoff()
+        asked, sent = time.monotonic(), False
         while True:
+            if not sent or time.monotonic() - asked > self._stale:
+                claim_id, asked, sent = uuid4() if sent else claim_id, time.monotonic(), False
             try:
                 if failpoints.ARMED:
                     failpoints.reach("before-claim")
                 call = self._store.claim(self._worker.id, queues, self._kinds, wanted, claim_id, lanes=lanes, each=each)
-                return await self._link.run(call), away
+                return await self._link.run(call), away, asked
             except LeaseholdError as error:  # whatever it is: another worker would meet it too
+                sent = sent or getattr(error, "sent", True)
                 each = not each
                 if each and of_one_row(error):
                     logger.debug("claiming one by one, to find the job at fault: %s", error)
@@ -139,7 +146,7 @@ class Claimer:
                     self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
                 away = True
                 if self._stopping:
-                    return None, away
+                    return None, away, asked
                 await asyncio.sleep(backoff.pause())
 
     async def _release_unknown(self, jobs: Sequence[ClaimedJob]) -> None:

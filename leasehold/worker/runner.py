@@ -161,6 +161,7 @@ class Runner:
                     return
                 job = self._waiting.popleft()
                 if not self.keeper.is_live(job):  # this process may have stood still: then the keeper knows it later
+                    self._finisher.report(job, Released())  # counts if the database's clock is behind ours
                     continue
                 running = self._running[job] = Running(job, self.worker.app.find(job.kind), self)
                 self._empty.clear()
