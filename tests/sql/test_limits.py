@@ -1,6 +1,7 @@
 """Limits: what each scope bounds, in which order places are given, and when they come back."""
 
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -185,7 +186,7 @@ def test_a_limit_waits_for_the_claims_that_do_not_know_of_it(db, session):
 
 
 def waits(session, setter) -> bool:
-    query = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
+    query = "select wait_event in ('PgSleep', 'advisory') from pg_stat_activity where pid = %s"
     return session.value(query, setter.info.backend_pid) is True
 
 
@@ -202,6 +203,27 @@ def test_while_a_limit_waits_for_an_open_claim_other_claims_go_on(db, session):
                 assert len(claimed(session, count=1, worker="v", queues=["other"])) == 1
             assert not setting.done()
         setting.result()
+
+
+def test_a_new_limit_is_set_though_claims_never_pause(db, session):
+    """One of three claims is always under way, each in a transaction that lasts a while."""
+    stop = threading.Event()
+
+    def claim_and_wait() -> None:
+        with db.connect() as claimer:
+            while not stop.is_set():
+                with claimer.transaction():
+                    claimed(claimer, count=1, queues=["none"])
+                    claimer.execute("select pg_sleep(0.03)")
+
+    with ThreadPoolExecutor(6) as pool:
+        claims = [pool.submit(claim_and_wait) for _ in range(6)]
+        try:
+            set_limit(session, "queue", "q", 5)
+        finally:
+            stop.set()
+        for ended in claims:
+            ended.result()
 
 
 @pytest.mark.parametrize("name", ["q", "unrelated"])

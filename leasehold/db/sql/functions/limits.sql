@@ -20,13 +20,13 @@ create or replace function limits_lock() returns integer language sql immutable 
 return 'limits'::regclass::oid::bigint::bit(32)::integer;
 
 -- Whether there are limits on lanes (global, queue, kind) and on keys, and paused queues; every claim asks first. Its
--- shared lock makes a new limit wait for claims that are under way and do not know of it. A claim waits at most 50 ms for
+-- shared lock makes a new limit wait for claims that are under way and do not know of it. A claim waits at most 80 ms for
 -- a limit that is being set: usually that is long enough to see it. A transaction that sets a limit and stays open holds
 -- up no claim; those under way when it commits count as having been there before.
 create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean) language plpgsql
 as $$
 begin
-  for wait in 1..10 loop
+  for wait in 1..16 loop
     exit when pg_try_advisory_xact_lock_shared(limits_lock(), 0);
     perform pg_sleep(0.005);
   end loop;
@@ -252,20 +252,27 @@ exception when others then
   perform refuse('LH003', 'invalid_argument', format('key prefix %L', name), 'end the prefix with another character');
 end $$;
 
--- Wait for the claims under way, which do not know of a limit that is new. Claims that begin meanwhile must not wait for
--- the one that does not end, so the lock is only ever tried, and after ten seconds given up with 55P03.
+-- Wait for the claims under way, which do not know of a limit that is new. While this waits, no claim gets its shared lock,
+-- so those under way end one after the other; every 40 ms it lets new ones through, so that they do not wait for the one
+-- that does not end. After ten seconds it gives up with 55P03.
 create or replace function lock_limits() returns void language plpgsql
+set lock_timeout = '40ms'
 as $$
 declare
   deadline constant timestamptz := clock_timestamp() + interval '10 seconds';
 begin
-  while not pg_try_advisory_xact_lock(limits_lock(), 0) loop
-    if clock_timestamp() > deadline then
-      raise lock_not_available using message = 'limits_in_use',
-        detail = 'a transaction that claims jobs has been open for ten seconds',
-        hint = 'end it, or repeat the call later; holders() names it';
-    end if;
-    perform pg_sleep(0.005);
+  loop
+    begin
+      perform pg_advisory_xact_lock(limits_lock(), 0);
+      return;
+    exception when lock_not_available then
+      if clock_timestamp() > deadline then
+        raise lock_not_available using message = 'limits_in_use',
+          detail = 'a transaction that claims jobs has been open for ten seconds',
+          hint = 'end it, or repeat the call later; holders() names it';
+      end if;
+    end;
+    perform pg_sleep(0.02);
   end loop;
 end $$;
 
