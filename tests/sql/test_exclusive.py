@@ -370,3 +370,19 @@ def test_no_job_stays_parked_for_ever_whatever_its_siblings_do(db, session):
     assert session.value(UNFINISHED) == 0
     assert overlaps(session) == 0
     db.assert_consistent(session)
+
+
+def test_a_job_that_ends_under_an_old_snapshot_leaves_none_of_its_key_behind(db, session):
+    """What was parked after the snapshot is not seen by it: upkeep puts it back."""
+    first = session.one("enqueue", kind="k", exclusive_key="x")
+    assert session.one("claim_job", job_id=first, worker="w") is True
+    old = db.connect()
+    old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with old.transaction():
+        old.execute("select 1 from jobs limit 1")
+        second = session.one("enqueue", kind="k", exclusive_key="x")
+        assert session.column("claim", worker="v", count=10) == []
+        assert session.job(second)["parked"]
+        assert old.column("complete", worker="w", ids=[first], attempts=[1]) == [first]
+    session.one("promote")
+    assert session.column("claim", worker="v", count=10) == [second]

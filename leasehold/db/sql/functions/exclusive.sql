@@ -130,11 +130,13 @@ begin
   select array_agg(distinct f.queue) into queues from freed f;
   perform announce(queues);
   perform unpark_limited(keys);
-  -- A parked job that somebody is writing cannot be put back, and that somebody may roll back and do nothing for it.
+  -- A parked job that another session is writing cannot be put back, and that session may roll back and do nothing for
+  -- it. And an old snapshot does not see what was parked after it.
   insert into unpark_later (exclusive_key)
   select k.key from (select distinct unnest(keys) as key) k
-  where exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked
-                and j.parked_under is null)
+  where current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+    or exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked
+               and j.parked_under is null)
     and not exists (select from jobs j where j.exclusive_key = k.key and j.is_current
                     and j.state is not distinct from 'running')
     and not exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued'
