@@ -118,7 +118,7 @@ def test_a_payload_that_no_program_can_read_is_set_aside(session):
     good = enqueued(session, 2)
     assert claimed(session) == good
     assert session.values("select reason_detail from jobs where reason = 'set_aside'") == [
-        "when it was claimed it raised 54000: the payload is larger than 4 MiB as text"
+        "when it was claimed it raised 54000: the payload is larger than 64 MiB as text"
     ]
 
 
@@ -136,6 +136,22 @@ def test_a_claim_one_by_one_is_repeated_with_the_same_answer_and_obeys_all_that_
     assert [row.id for row in session.rows("claim_each", **again)] == first
     assert [row.id for row in session.rows("claim", **again)] == first
     assert claimed(session, count=1) == []
+
+
+@pytest.mark.parametrize("held", ["paused", "full", "locked", "poisoned"])
+def test_a_backlog_that_cannot_be_claimed_hides_no_other_queue_from_a_claim_one_by_one(db, session, held):
+    for _ in range(120):
+        poison(session, *(["running"] if held == "poisoned" else []), code="42703", queue="backlog", priority=1)
+    locker = db.connect()
+    if held == "paused":
+        session.execute("select pause('backlog')")
+    elif held != "poisoned":
+        session.execute("select set_limit('queue', 'backlog', %s)", [0 if held == "full" else 5])
+    (good,) = enqueued(session, queue="other")
+    with locker.transaction():
+        if held == "locked":
+            locker.execute("select set_limit('queue', 'backlog', 6)")
+        assert good in claimed(session)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

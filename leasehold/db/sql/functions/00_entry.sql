@@ -9,17 +9,17 @@
 -- digits, they are written one by one until they are too many. All else is at most seven times as long as stored:
 -- `\u0001` is one byte. Zeros behind the point (dividing shows how many) are at most 16,383 a number: up to 3,000 bytes
 -- stored they cannot be too many.
-create or replace function json_problem(what text, value jsonb) returns text language plpgsql stable
+create or replace function json_problem(what text, value jsonb, most integer default 4194304) returns text
+language plpgsql stable
 as $$
 declare
   -- In an array: of a value that was read from a table this is the size before compression.
   stored constant integer := pg_column_size(array[value]);
-  most constant integer := 4194304;
   long_numbers integer := 0;
   number jsonb;
 begin
   if stored > most then
-    return what || ' is larger than 4 MiB';
+    return format('%s is larger than %s MiB', what, most / 1048576);
   end if;
   if stored > 500 and jsonb_path_exists(value, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")') then
     return what || ' is nested deeper than 64 levels';
@@ -33,12 +33,12 @@ begin
     loop
       long_numbers := long_numbers + octet_length(number::text);
       if long_numbers > most then
-        return what || ' is larger than 4 MiB as text';
+        return format('%s is larger than %s MiB as text', what, most / 1048576);
       end if;
     end loop;
   end if;
   if (long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
-    return what || ' is larger than 4 MiB as text';
+    return format('%s is larger than %s MiB as text', what, most / 1048576);
   end if;
   return null;
 end $$;

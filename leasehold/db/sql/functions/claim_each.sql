@@ -1,23 +1,27 @@
 -- The same as claim, row by row: called with the same arguments when a claim has raised. A job whose row raises, or whose
 -- payload no worker can read, is set aside (dead, reason set_aside), and the next one is tried. Looks at no more than 100
--- jobs and does not wait for limits, keys or rows. What is no row's fault (is_passing) is raised, and so is an error that each of three jobs or
--- more has raised alike: that is no single job's fault either, and none of them is set aside.
+-- jobs, the first of each lane first, and does not wait for limits, keys or rows. What is no row's fault (is_passing) is
+-- raised, and so is an error that each of three jobs or more has raised alike: that is no single job's fault either, and
+-- none of them is set aside.
 -- Errors: LH003 invalid_argument.
 
--- The first jobs in claim order of these lanes.
-create or replace function first_of_lanes(look jsonb, most integer) returns uuid[] language plpgsql stable
+-- The first jobs of these lanes: the best of each, then the second best, so that no lane hides another. Of more lanes than
+-- `most`, others each time.
+create or replace function first_of_lanes(look jsonb, most integer) returns uuid[] language plpgsql
 as $$
 begin
   return array(
     select j.id
     from jsonb_to_recordset(look) l(queue text, kind text, priority smallint, id uuid)
     cross join lateral (
-      select -j.priority as rank, j.id from jobs j
+      select -j.priority as rank, j.id, row_number() over (order by -j.priority, j.id) as nth
+      from jobs j
       where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
         and (-j.priority, j.id) > (coalesce(-l.priority, -32768)::smallint,
           coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
+        and j.run_at <= clock() and j.retry_count < j.max_attempts
       order by -j.priority, j.id limit most) j
-    order by j.rank, j.id limit most);
+    order by j.nth, case when jsonb_array_length(look) > most then random() end, j.rank, j.id limit most);
 end $$;
 
 -- Set aside what has raised, unless it does not look like the fault of single rows. Raises the first error if nothing
@@ -60,7 +64,9 @@ declare
   token uuid := coalesce(claim_each_v1.claim_id, gen_random_uuid());
   look jsonb := claim_each_v1.lanes;
   candidate uuid;
+  limited record;
   problem text;
+  broken text;
   taken uuid[] := '{}';
   bytes bigint := claim_bytes();
   raised jsonb := '[]';
@@ -73,11 +79,19 @@ begin
     if look is null then
       look := (select jsonb_agg(jsonb_build_object('queue', l.queue, 'kind', l.kind)) from lanes_ready(queues, kinds) l);
     end if;
+    limited := holds_exist();
+    if limited.of_queues then
+      look := lanes_not_paused(look);
+    end if;
+    if limited.of_lanes then
+      look := (select a.lanes from admit_lanes(look, claim_each_v1.count, false, false, null) a);
+    end if;
     foreach candidate in array first_of_lanes(look, 100) loop
       exit when cardinality(taken) >= claim_each_v1.count or bytes < 0;
       begin
-        if take_job(candidate, worker, token, false) then
-          problem := (select json_problem('the payload', j.payload) from jobs j where j.id = candidate);
+        if take_job(candidate, worker, token, false, limited.of_lanes, limited.of_keys, limited.of_queues) then
+          -- Far above what may enter: a job that an older release recorded is given like any other.
+          problem := (select json_problem('the payload', j.payload, 67108864) from jobs j where j.id = candidate);
           if problem like '%larger%' then
             raise program_limit_exceeded using message = problem;
           end if;
@@ -85,10 +99,12 @@ begin
           bytes := bytes - (select pg_column_size(array[j.payload]) from jobs j where j.id = candidate);
         end if;
       exception when others then
+        get stacked diagnostics broken = constraint_name;
         if is_passing(sqlstate) then
           raise;
+        elsif broken <> 'jobs_current' then  -- that one: another session has taken the key
+          raised := raised || jsonb_build_object('id', candidate, 'code', sqlstate, 'message', sqlerrm);
         end if;
-        raised := raised || jsonb_build_object('id', candidate, 'code', sqlstate, 'message', sqlerrm);
       end;
     end loop;
     perform settle_raised(raised, cardinality(taken));

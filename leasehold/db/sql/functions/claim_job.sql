@@ -6,17 +6,16 @@
 -- second at most.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
--- `wait`: whether to wait for limits; not where the caller has locked jobs.
-create or replace function take_job(job_id uuid, worker text, token uuid, wait boolean) returns boolean
-language plpgsql
+-- `wait`: whether to wait for limits; not where the caller has locked jobs. The rest is what holds_exist gave.
+create or replace function take_job(
+  job_id uuid, worker text, token uuid, wait boolean, of_lanes boolean, of_keys boolean, of_queues boolean
+) returns boolean language plpgsql
 as $$
 declare
   at timestamptz;
   target record;
-  limited record;
   settled boolean;
 begin
-  limited := holds_exist();
   select j.exclusive_key, j.kind, j.queue, j.lease_owner, j.claim_id, j.lease_expires_at
   into target from jobs j where j.id = job_id;
   if not found then
@@ -25,16 +24,16 @@ begin
   if target.claim_id = token and target.lease_owner = worker then
     return target.lease_expires_at > clock();
   end if;
-  if limited.of_queues and exists (select from queues p where p.queue = target.queue) then
+  if of_queues and exists (select from queues p where p.queue = target.queue) then
     return false;
   end if;
   if target.exclusive_key is not null and not pg_try_advisory_xact_lock(exclusive_lock(target.exclusive_key)) then
     return false;
   end if;
-  if (limited.of_lanes or limited.of_keys) and (
+  if (of_lanes or of_keys) and (
     select a.room < 1 from admit_lanes(
       jsonb_build_array(jsonb_build_object('queue', target.queue, 'kind', target.kind)), 1, wait,
-      limited.of_keys and target.exclusive_key is not null, array[target.exclusive_key]) a)
+      of_keys and target.exclusive_key is not null, array[target.exclusive_key]) a)
   then
     return false;
   end if;
@@ -46,7 +45,7 @@ begin
   end if;
   at := clock();
   settled := job_id = any(settle_exclusive(array[job_id], at, '{}'));
-  if settled and limited.of_keys and target.exclusive_key is not null then
+  if settled and of_keys and target.exclusive_key is not null then
     settled := (select job_id = any(a.admitted) from admit_keys(array[job_id], array[job_id], '{}') a);
   end if;
   if not settled then
@@ -68,9 +67,13 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cach
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
+declare
+  limited record;
 begin
   perform check_worker(worker);
-  return take_job(job_id, worker, coalesce(claim_job_v1.claim_id, gen_random_uuid()), true);
+  limited := holds_exist();
+  return take_job(job_id, worker, coalesce(claim_job_v1.claim_id, gen_random_uuid()), true, limited.of_lanes, limited.of_keys,
+    limited.of_queues);
 exception when unique_violation or lock_not_available then
   return false;
 end $$;
