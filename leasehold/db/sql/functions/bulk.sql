@@ -131,7 +131,7 @@ as $$ select * from cancel_many_v1(filter, max, dry_run, why, scan) $$;
 -- A job that waits for its time, or for the end of its backoff, waits no longer.  created, retry -> queued.
 -- False: it does not wait, or was never accepted; nothing was changed.
 create or replace function run_now_v1(id uuid, notify boolean default true) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

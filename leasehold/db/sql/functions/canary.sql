@@ -190,7 +190,7 @@ as $$ select canary_step_v1(max) $$;
 
 -- A person stops it: no more jobs are retried; those that were, run. False: it had ended already, or there is none.
 create or replace function canary_stop_v1(id uuid, by text default null) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

@@ -34,7 +34,7 @@ declare
 begin
   insert into events (xid, at, job_id, kind, queue, to_state, attempt, owner, claim_id, lease_expires_at, retry_count,
     max_attempts, reason, run_at, idempotency_key, exclusive_key)
-  select history_stamp(), at, n.id, n.kind, n.queue, n.state, n.attempt, n.lease_owner, n.claim_id,
+  select (select history_stamp()), at, n.id, n.kind, n.queue, n.state, n.attempt, n.lease_owner, n.claim_id,
     n.lease_expires_at, n.retry_count, n.max_attempts, n.reason, n.run_at, n.idempotency_key, n.exclusive_key
   from jobs_new n;
   return null;
@@ -50,7 +50,7 @@ declare
 begin
   insert into events (xid, at, job_id, kind, queue, from_state, to_state, attempt, owner, claim_id, lease_expires_at,
     retry_count, max_attempts, reason, run_at, idempotency_key, exclusive_key)
-  select history_stamp(), at, n.id, n.kind, n.queue, o.state, n.state, n.attempt,
+  select (select history_stamp()), at, n.id, n.kind, n.queue, o.state, n.state, n.attempt,
     coalesce(n.lease_owner, o.lease_owner), n.claim_id, n.lease_expires_at, n.retry_count, n.max_attempts, n.reason,
     n.run_at, n.idempotency_key, n.exclusive_key
   from jobs_new n join jobs_old o on o.id = n.id

@@ -23,7 +23,7 @@ end $$;
 -- Pausing again changes the reason; since when it is paused stays.
 create or replace function pause_v1(queue text, reason text default null, by text default null) returns void
 language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
@@ -41,7 +41,7 @@ as $$ select pause_v1(queue, reason, by) $$;
 
 -- Let its jobs be claimed again, and wake those who wait for work. False: it was not paused.
 create or replace function resume_v1(queue text, notify boolean default true) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 begin

@@ -25,7 +25,7 @@ as $$ select * from schedule_due_v1(max) $$;
 -- `from_now` forgets it. False: it was on already, and nothing was changed.
 create or replace function schedule_enable_v1(key text, from_now boolean default false, notify boolean default true)
 returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
@@ -54,7 +54,7 @@ as $$ select schedule_enable_v1(key, from_now, notify) $$;
 
 -- Switch it off: no more jobs, not even from a claim under way. False: it was off already.
 create or replace function schedule_disable_v1(key text) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
@@ -75,7 +75,7 @@ as $$ select schedule_disable_v1(key) $$;
 
 -- Take it away; its jobs stay. Code that declares it makes it anew when a worker starts. False: there is none.
 create or replace function schedule_remove_v1(key text) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 begin

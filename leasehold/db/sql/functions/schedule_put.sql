@@ -169,7 +169,7 @@ create or replace function schedule_put_v1(
   enabled boolean default null,          -- null: as it is; enabled, if it is new
   notify boolean default true
 ) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare

@@ -89,7 +89,7 @@ create or replace function create_token_v2(
   rate double precision default null, expires_at timestamptz default null, namespace text default null,
   created_by uuid default null, session boolean default false
 ) returns table (made_namespace text, made_rate real, made_expires_at timestamptz) language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
@@ -193,7 +193,7 @@ as $$ select * from token_v1(token_id) $$;
 -- False: there is no such token. Level by level, each a statement of its own: a token that was made while its maker was
 -- being revoked is seen by the next statement, for it was committed before its maker's row could be written.
 create or replace function revoke_token_v1(id uuid) returns boolean language plpgsql
-security definer set search_path from current
+security definer set search_path from current set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
