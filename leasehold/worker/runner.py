@@ -81,7 +81,6 @@ class Runner:
     def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper", place: Place) -> None:
         self.worker = worker
         self.journal = place.open(worker.id, worker.options.slots)
-        self.solitude = Solitude(place, self._give_back)
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._finisher = finisher
@@ -90,6 +89,7 @@ class Runner:
         self._filling = False
         self._waiting: deque[ClaimedJob] = deque()
         self._running: dict[ClaimedJob, Running] = {}
+        self.solitude = Solitude(place, self._give_back, self._waiting, self._running)
         self._threads = ThreadExecutor(worker.options.slots)
         check_tasks(worker.app.tasks.values())
         warn_of_threads(worker.app.tasks.values())
@@ -157,7 +157,7 @@ class Runner:
             for _ in range(_AT_ONCE):
                 if not self._waiting or self._draining or len(self._running) >= self._slots:
                     return
-                if self.solitude.suspects and self.solitude.holds_back(self._waiting, running=bool(self._running)):
+                if self.solitude.concerned and self.solitude.holds_back(running=bool(self._running)):
                     return
                 job = self._waiting.popleft()
                 if not self.keeper.is_live(job):  # this process may have stood still: then the keeper knows it later
