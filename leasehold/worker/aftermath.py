@@ -36,14 +36,20 @@ class Aftermath:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            found = False
-            for worker, running in self._place.deaths():
-                found = True
-                self._place.suspect(running)
-                await self._clear_up(worker, running)
-            if found:
-                self._runner.solitude.suspects = self._place.suspects()
+            try:
+                await self._look()
+            except OSError as error:  # a full or broken disk is no reason to end the worker
+                logger.warning("journals of dead workers cannot be read: %s", error)
             await asyncio.sleep(EVERY)
+
+    async def _look(self) -> None:
+        found = False
+        for worker, running in self._place.deaths():
+            found = True
+            self._place.suspect(running)
+            await self._clear_up(worker, running)
+        if found:
+            self._runner.solitude.suspects = self._place.suspects()
 
     async def _clear_up(self, worker: str, running: set[str]) -> None:
         """Give back all that the worker held; but not the only one that it was running: that one has failed."""

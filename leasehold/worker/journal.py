@@ -13,12 +13,12 @@ import json
 import logging
 import mmap
 import os
+import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, TextIO
 
 from leasehold.db.store import Token
 
@@ -40,15 +40,29 @@ _MOST: Final = 10_000
 """Suspects that are remembered."""
 
 
+_TRIES: Final = 5
+_BETWEEN_TRIES: Final = 0.01
+"""Seconds between two tries to lock the list of suspects. The event loop stands still meanwhile."""
+
+_Known = dict[str, tuple[int, float]]
+"""Suspects: how many workers died while they were running, and when the last one did."""
+
+
 class Journal:
     """The jobs in the slots of one worker."""
 
     def __init__(self, path: Path, slots: int) -> None:
         self._path = path
         self._file = path.open("x+b")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._file.truncate(slots * _ENTRY)
-        self._map = mmap.mmap(self._file.fileno(), slots * _ENTRY)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            _allocate(self._file, slots * _ENTRY)
+            self._map = mmap.mmap(self._file.fileno(), slots * _ENTRY)
+        except BaseException:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
         self._free = [n * _ENTRY for n in range(slots)]
         self._places: dict[Token, int] = {}
 
@@ -81,28 +95,37 @@ class Place:
         parent = os.environ.get(VARIABLE) or os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         name = hashlib.sha256(f"{database}\0{schema}".encode()).hexdigest()[:16]
         self._folder = Path(parent) / f"leasehold-{os.getuid()}" / name
+        self._trusted = False
 
     def open(self, worker: str, slots: int) -> Journal | None:
         """A journal for this worker; None where no file can be written: then its death is noticed by its leases."""
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self._folder.parent, self._folder):
-                if folder.stat().st_uid != os.getuid():
-                    raise PermissionError(f"{folder} belongs to another user")
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check(folder)
             return Journal(self._folder / f"{worker.replace('/', '_')}{_ENDING}", slots)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             logger.info("no journal of running jobs can be kept: %s; set %s to a writable folder", error, VARIABLE)
             return None
 
+    def _is_trusted(self) -> bool:
+        """Whether the folder is there and is this user's own. Nothing is read from or written to another."""
+        if not self._trusted:
+            try:
+                _check(self._folder.parent)
+                _check(self._folder)
+            except OSError:
+                return False
+            self._trusted = True
+        return True
+
     def deaths(self) -> Iterator[tuple[str, set[str]]]:
         """The workers that have died and left a journal, with the jobs that they were running. Each is given once."""
+        if not self._is_trusted():
+            return
         for path in sorted(self._folder.glob(f"*{_ENDING}")):
-            with contextlib.suppress(OSError), path.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not ours while the worker lives
-                if not path.exists():
-                    continue
-                data = file.read()
-                path.unlink()
+            data = _taken(path)
+            if data is not None:
                 entries = [data[n : n + 36] for n in range(0, len(data), _ENTRY)]
                 yield path.name.removesuffix(_ENDING), {e.decode("ascii", "replace") for e in entries if e.strip(b"\0")}
 
@@ -110,41 +133,88 @@ class Place:
 
     def suspects(self) -> dict[str, bool]:
         """The jobs that were running when workers died, and whether they are to be run alone."""
-        with self._list() as known:
-            return {job: deaths >= _ALONE_AFTER for job, (deaths, _) in known.items()}
+        return {job: deaths >= _ALONE_AFTER for job, (deaths, _) in self._list().items()}
 
     def suspect(self, jobs: set[str]) -> None:
         """These were running when their worker died."""
-        with self._list(write=True) as known:
+
+        def add(known: _Known) -> None:
             for job in jobs:
                 known[job] = (known.get(job, (0, 0.0))[0] + 1, time.time())
 
+        self._list(add)
+
     def clear(self, job: str) -> None:
         """This one has ended, and its worker lives."""
-        with self._list(write=True) as known:
-            known.pop(job, None)
+        self._list(lambda known: known.pop(job, None))
 
-    @contextmanager
-    def _list(self, *, write: bool = False) -> Iterator[dict[str, tuple[int, float]]]:
+    def _list(self, change: Callable[[_Known], object] | None = None) -> _Known:
+        """The list, changed if so asked. One that cannot be read or written counts as empty: no job depends on it."""
+        known: _Known = {}
+        if not self._is_trusted():
+            return known
         try:
-            file = (self._folder / "suspects").open("a+", encoding="ascii")
+            with (self._folder / "suspects").open("a+", encoding="ascii", errors="replace") as file:
+                locked = _lock(file)
+                file.seek(0)
+                known = _recent(file.read())
+                if change is not None and locked:
+                    change(known)
+                    file.truncate(0)
+                    file.write(json.dumps(dict(list(known.items())[-_MOST:])))
+        except (OSError, ValueError) as error:
+            logger.debug("the list of suspects cannot be kept: %s", error)
+        return known
+
+
+def _check(folder: Path) -> None:
+    """PermissionError unless it is a folder of this user's own, and no link to one."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{folder} is not a folder")
+    if found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+
+
+def _allocate(file: BinaryIO, size: int) -> None:
+    """Give the file its room on the disk now: a write to mapped memory without it would end the process by SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.write(bytes(size))
+        file.flush()
+
+
+def _taken(path: Path) -> bytes | None:
+    """What a dead worker left in its journal, which is removed; None: it lives, or another worker has taken it."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not ours while the worker lives
+            if not path.exists():
+                return None
+            data = file.read()
+            path.unlink()
+            return data
+    except OSError:
+        return None
+
+
+def _lock(file: TextIO) -> bool:
+    """Lock the list, which others hold for an instant only; False: one of them has been stopped while it did."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            yield {}
-            return
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            known = _recent(file.read())
-            yield known
-            if write:
-                file.truncate(0)
-                file.write(json.dumps(dict(list(known.items())[-_MOST:])))
+            time.sleep(_BETWEEN_TRIES)
+        else:
+            return True
+    return False
 
 
-def _recent(text: str) -> dict[str, tuple[int, float]]:
+def _recent(text: str) -> _Known:
     try:
         found: Mapping[str, Any] = json.loads(text or "{}")
         since = time.time() - _REMEMBERED
         return {str(job): (int(deaths), float(at)) for job, (deaths, at) in found.items() if at >= since}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}

@@ -210,12 +210,12 @@ class Runner:
     def _end(self, running: Running, outcome: Outcome) -> None:
         """The slot is free."""
         del self._running[running.job]
+        running.handle = None  # it has a context that has us: a circle, which only the collector would find
+        self._finisher.report(running.job, outcome, running.take_lines())  # first: no outcome waits for a file
         if self.journal is not None:
             self.journal.end(running.job)
         if self.solitude.suspects:
             self.solitude.ended(running.job, cleared=not isinstance(outcome, Lost | Released))
-        running.handle = None  # it has a context that has us: a circle, which only the collector would find
-        self._finisher.report(running.job, outcome, running.take_lines())
         self.worker.job_ended()
         if self._waiting and not self._filling:
             self._fill_slots()
