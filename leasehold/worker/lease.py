@@ -108,7 +108,8 @@ class LeaseKeeper:
         self._stopping = True
         self._changed.set()
         self._sooner.set()
-        self._thread.join(timeout=1)
+        if self._thread.is_alive():  # it may not have been started
+            self._thread.join(timeout=1)
 
     @property
     def alive(self) -> bool:
@@ -168,10 +169,13 @@ class LeaseKeeper:
         batch = self._held.pop(job, None)
         if batch is None:
             return False
+        self._leave(batch, job)
+        return True
+
+    def _leave(self, batch: _Batch, job: ClaimedJob) -> None:
         del batch.jobs[job]
         if not batch.jobs:
             self._batches.discard(batch)
-        return True
 
     def holds(self, job: ClaimedJob) -> bool:
         """Whether, as far as the worker knows, the lease is still its own."""
@@ -268,7 +272,8 @@ class LeaseKeeper:
         try:
             answer = self._beat(list(jobs))
         except LeaseholdError:
-            self._urgent |= urgent
+            with self._guard:
+                self._urgent |= urgent
             raise
         with self._guard:
             for job in jobs:
@@ -285,10 +290,10 @@ class LeaseKeeper:
         batch = self._held.get(job)
         if batch is None:
             return
-        self._forget(job)
         alone = _Batch({job: None}, batch.lease, batch.renewed, time.monotonic() + _TRY_AGAIN_AFTER)
-        self._held[job] = alone
+        self._held[job] = alone  # never out of it meanwhile: `holds` and `is_live` read without the guard
         self._batches.add(alone)
+        self._leave(batch, job)
 
     def _beat(self, jobs: list[ClaimedJob]) -> Renewal:
         contexts = [self.context_of(job) for job in jobs]
