@@ -53,6 +53,13 @@ class Apart:
                 else:
                     self._settle(report, answer)
 
+    async def stop(self) -> None:
+        """Give up those that wait: the worker ends, and they are left to their leases."""
+        waiting = list(self._waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
     async def _send(self, reports: Sequence[Report]) -> list[Reported]:
         texts = [text_of(job, outcome) for job, outcome, _ in reports]
         answers = await self._link.run(self._store.report_each(self._worker_id, [r[0] for r in reports], texts))

@@ -114,6 +114,10 @@ class Finisher:
         self._draining = True
         await self._empty.wait()
 
+    async def stop(self) -> None:
+        """End what still runs in the background once the loop has ended."""
+        await self._apart.stop()
+
     # -- a batch
 
     async def _write(self, batch: list[_Report]) -> None:

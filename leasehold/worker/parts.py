@@ -76,6 +76,7 @@ class Parts:
         self.death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         """Done when a loop or the keeper has ended though it should not have."""
         self._ending = False
+        self.closed = False
 
     def _hint(self, queue: str) -> None:
         """Pass a hint on to whom it concerns."""
@@ -94,6 +95,7 @@ class Parts:
     def start(self) -> None:
         """Start every loop, the keeper of the leases first."""
         self.keeper.on_death = lambda error: self._died("LeaseKeeper", error)
+        self.runner.start()
         self.keeper.start()
         self.loops = [
             asyncio.create_task(_without_exit(part.run()), name=type(part).__name__)
@@ -154,7 +156,7 @@ class Parts:
         await self.close()
 
     async def abandon(self) -> None:
-        """A loop has died: renew nothing more, stop what runs, and end, in bounded time whatever the other loops do."""
+        """Renew nothing more, stop what runs, and end, in bounded time whatever the loops do."""
         self._ending = True
         self.keeper.stop()
         self.runner.abandon()
@@ -169,6 +171,7 @@ class Parts:
                 loop.cancel()
             _, ending = await asyncio.wait(ending, timeout=1)
         await asyncio.gather(*self.loops, return_exceptions=True)
+        await self.finisher.stop()
 
     async def _say_goodbye(self) -> None:
         await self.statistician.flush()
@@ -176,6 +179,7 @@ class Parts:
 
     async def close(self) -> None:
         """Close the connections, and the journal."""
+        self.closed = True
         if self.runner.journal is not None:
             self.runner.journal.close(orderly=not self.runner.running and not self.death.done())
             self.runner.journal = None

@@ -19,7 +19,7 @@ from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, end_copy_of, run_in_time, warn_of_threads
-from leasehold.worker.journal import Place
+from leasehold.worker.journal import Journal, Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
 from leasehold.worker.process import ProcessExecutor, check_tasks
 from leasehold.worker.solitude import Solitude
@@ -80,7 +80,8 @@ class Runner:
 
     def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper", place: Place) -> None:
         self.worker = worker
-        self.journal = place.open(worker.id, worker.options.slots)
+        self.journal: Journal | None = None
+        self._place = place
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._finisher = finisher
@@ -104,6 +105,10 @@ class Runner:
         keeper.on_lost = self.lose
         keeper.context_of = self._running.get
         finisher.on_written = self.room_changed
+
+    def start(self) -> None:
+        """From now on jobs may come."""
+        self.journal = self._place.open(self.worker.id, self._slots)
 
     # -- room
 
@@ -319,7 +324,9 @@ class Runner:
 
 async def _first(*waits: Any, timeout: float) -> None:  # noqa: ASYNC109
     tasks = [asyncio.ensure_future(wait) for wait in waits]
-    _, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

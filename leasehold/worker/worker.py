@@ -147,11 +147,19 @@ class Worker:
         if not self.app.tasks:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")
         parts = self._parts = Parts(self, await self.app.adatabase())
+        try:
+            await self._run(parts)
+        except BaseException:  # cancelled, or a hook failed: nothing of it may stay open
+            if not parts.closed:
+                await parts.abandon()
+            raise
+
+    async def _run(self, parts: Parts) -> None:
         if not await self._announced(parts.upkeep_link, parts.outage):
             await parts.close()
             return
         with surroundings():
-            await self._started_up(parts)
+            await self.app.hooks.run_startup()
             parts.start()
             self.started.set()
             lines.worker_started(self.id, self.options.slots, self.app.tasks)
@@ -160,13 +168,6 @@ class Worker:
             finally:
                 await self._shut_down_hooks()
         lines.worker_ended(self.id, self.finished)
-
-    async def _started_up(self, parts: Parts) -> None:
-        try:
-            await self.app.hooks.run_startup()
-        except ConfigError:
-            await parts.close()
-            raise
 
     async def _shut_down_hooks(self) -> None:
         try:
@@ -185,13 +186,18 @@ class Worker:
         except asyncio.CancelledError as error:
             cancelled = error
             self._stopping.set()
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:  # for the second time: at once
+                working.cancel()
+                await parts.abandon()
+                raise
         if working.done() and not working.cancelled() and working.exception() is None:
             if cancelled is not None:
                 raise cancelled
             return
         part, cause = parts.death.result() if parts.death.done() else ("shutdown", _error_of(working))
-        # First of all: what this worker holds must become free.
+        parts.keeper.stop()  # first of all: what this worker holds must become free
         logger.critical(
             "worker %s: its %s has died, so the worker ends; its leases run out", self.id, part, exc_info=cause
         )
@@ -210,13 +216,15 @@ class Worker:
         """Say who we are; False if we were told to stop before the database answered."""
         announcing = asyncio.create_task(self._announce(link, outage))
         stopping = asyncio.create_task(self._stopping.wait())
-        done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        try:
+            done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            announcing.cancel()  # nothing happens to it if it has ended
+            await asyncio.gather(announcing, stopping, return_exceptions=True)
         if announcing in done:
             announcing.result()
             return True
-        announcing.cancel()
-        await asyncio.gather(announcing, return_exceptions=True)
         return False
 
     async def _announce(self, link: Link, outage: Outage) -> None:
