@@ -51,10 +51,18 @@ def repr_of(value: object, limit: int = MAX_MESSAGE) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """The text with nothing in it that would break a line or that a terminal would obey."""
-    text = text_of(text, limit)
+    return _spelled(text_of(text, limit), keep="")
+
+
+def many_lines(text: str) -> str:
+    """The text with its lines and tabs, and nothing else in it that a terminal would obey."""
+    return _spelled(text, keep="\n\t")
+
+
+def _spelled(text: str, *, keep: str) -> str:
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def storable(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from leasehold.db.store import ClaimedJob
 from leasehold.outcome import Cancelled, Failed, Outcome, Snoozed
-from leasehold.texts import one_line
+from leasehold.texts import many_lines, one_line
 
 logger = logging.getLogger("leasehold.worker")
 
@@ -21,11 +21,13 @@ def reported(worker: str, job: ClaimedJob, outcome: Outcome, state: str) -> None
             _failed(worker, job, outcome, state)
         case Cancelled(reason):
             logger.info(
-                "%s %s: cancelled by its task in attempt %d (queue %s, worker %s): %s", job.kind, job.id, job.attempt,
-                job.queue, worker, one_line(reason, _LONGEST), extra=_fields(worker, job, reason=reason),
+                "%s %s: cancelled by its task in attempt %d (queue %s, worker %s): %s", _clean(job.kind), job.id,
+                job.attempt, _clean(job.queue), _clean(worker), _clean(reason),
+                extra=_fields(worker, job, reason=reason),
             )  # fmt: skip
         case Snoozed(after):
-            logger.debug("%s %s: snoozed for %g s", job.kind, job.id, after, extra=_fields(worker, job, after=after))
+            kind, fields = _clean(job.kind), _fields(worker, job, after=after)
+            logger.debug("%s %s: snoozed for %g s", kind, job.id, after, extra=fields)
 
 
 def _failed(worker: str, job: ClaimedJob, outcome: Failed, state: str) -> None:
@@ -34,20 +36,21 @@ def _failed(worker: str, job: ClaimedJob, outcome: Failed, state: str) -> None:
         worker, job, failures=failures, max_attempts=job.max_attempts, error_class=error.type,
         error_message=error.message, retry_after=outcome.retry_after,
     )  # fmt: skip
-    what = f"{one_line(error.type, _LONGEST)}: {one_line(error.message, _LONGEST)}"
-    where = f"failure {failures} of {job.max_attempts}, queue {job.queue}, worker {worker}"
+    what = f"{_clean(error.type)}: {_clean(error.message)}"
+    where = f"failure {failures} of {job.max_attempts}, queue {_clean(job.queue)}, worker {_clean(worker)}"
+    kind = _clean(job.kind)
     if state != "dead":
         when = "" if outcome.retry_after is None else f" in {outcome.retry_after:.1f} s"
         logger.warning(
-            "%s %s: attempt %d failed (%s): %s; tried again%s", job.kind, job.id, job.attempt, where, what, when,
+            "%s %s: attempt %d failed (%s): %s; tried again%s", kind, job.id, job.attempt, where, what, when,
             extra=fields,
         )  # fmt: skip
         return
     why = "its last attempt failed" if failures >= job.max_attempts else "its failure is final"
     fields["leasehold"]["traceback"] = error.traceback
     logger.error(
-        "%s %s is dead, %s: attempt %d (%s): %s\n%s", job.kind, job.id, why, job.attempt, where, what,
-        error.traceback.rstrip(), extra=fields,
+        "%s %s is dead, %s: attempt %d (%s): %s\n%s", kind, job.id, why, job.attempt, where, what,
+        many_lines(error.traceback.rstrip()), extra=fields,
     )  # fmt: skip
 
 
@@ -55,15 +58,15 @@ def refused(worker: str, job: ClaimedJob) -> None:
     """A report came too late."""
     logger.warning(
         "%s %s: the report of attempt %d was refused, the job is no longer this attempt's (queue %s, worker %s)",
-        job.kind, job.id, job.attempt, job.queue, worker, extra=_fields(worker, job),
+        _clean(job.kind), job.id, job.attempt, _clean(job.queue), _clean(worker), extra=_fields(worker, job),
     )  # fmt: skip
 
 
 def lost(worker: str, job: ClaimedJob, *, started: bool) -> None:
     """A lease is gone."""
     logger.warning(
-        "%s %s: lease lost, attempt %d%s (queue %s, worker %s)", job.kind, job.id, job.attempt,
-        "" if started else ", before it was started", job.queue, worker, extra=_fields(worker, job),
+        "%s %s: lease lost, attempt %d%s (queue %s, worker %s)", _clean(job.kind), job.id, job.attempt,
+        "" if started else ", before it was started", _clean(job.queue), _clean(worker), extra=_fields(worker, job),
     )  # fmt: skip
 
 
@@ -80,6 +83,10 @@ def worker_drains(worker: str, running: int, grace: float) -> None:
 def worker_ended(worker: str, finished: int) -> None:
     """It has stopped in good order."""
     logger.info("worker %s ended: %d jobs run", worker, finished)
+
+
+def _clean(text: str) -> str:
+    return one_line(text, _LONGEST)
 
 
 def _fields(worker: str, job: ClaimedJob, **more: Any) -> dict[str, dict[str, Any]]:
