@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,8 @@ class Runner:
         self.worker = worker
         self.journal: Journal | None = None
         self._place = place
+        self._context = copy_context()
+        """What every attempt starts from: what one job sets, the next does not see."""
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._finisher = finisher
@@ -109,6 +112,7 @@ class Runner:
     def start(self) -> None:
         """From now on jobs may come."""
         self.journal = self._place.open(self.worker.id, self._slots)
+        self._context = copy_context()
 
     # -- room
 
@@ -172,7 +176,7 @@ class Runner:
                 self._empty.clear()
                 if self.journal is not None:
                     self.journal.begin(job)
-                handle = start(self._run(running), loop=self._loop)
+                handle = start(self._run(running), loop=self._loop, context=self._context.copy())
                 if not handle.done():
                     running.handle = handle
             self._loop.call_soon(self._fill_slots)
