@@ -88,7 +88,7 @@ async def test_a_killed_worker_gives_its_jobs_back_long_before_their_leases_end(
     dsn: str, folder: Path, sql: Sql
 ) -> None:
     with supervised(dsn, folder, "--slots", "3", "--prefetch", "2"):
-        sql.execute("""select enqueue('bystander', '{"seconds": 2}') from generate_series(1, 6)""")
+        sql.execute("""select enqueue('bystander', '{"seconds": 8}') from generate_series(1, 6)""")
         await until(lambda: [job["state"] for job in jobs(sql, "bystander")].count("running") == 5, within=60)
         [worker] = sql.execute("select pid from workers where stopped_at is null").fetchall()
         os.kill(worker["pid"], signal.SIGKILL)

@@ -133,7 +133,7 @@ async def test_a_loop_that_dies_ends_the_worker_and_its_leases_are_renewed_no_mo
     with pytest.raises(WorkerFailed, match=f"{part.__name__}.*a defect of the test"):
         await asyncio.wait_for(worker.run(), 60)
     assert worker.finished == 0 or ended.is_set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "leasehold-keeper" and thread.is_alive()]
+    await until(lambda: "leasehold-keeper" not in {thread.name for thread in threading.enumerate()}, within=60)
 
 
 async def test_a_finisher_that_dies_while_the_worker_stops_does_not_hold_it(
@@ -235,8 +235,7 @@ async def test_health_names_the_part_that_does_not_move(app: App, sql: Sql, monk
     async with working(app) as worker:
         await until(lambda: worker.snapshot().state == "working", within=60)
         job = await work.aenqueue()
-        await until(lambda: worker.snapshot().state == "stuck", within=60)
-        assert set(worker.snapshot().stuck) == {"finisher"}
+        await until(lambda: set(worker.snapshot().stuck) == {"finisher"}, within=60)
         accept(sql)
         await until(lambda: worker.snapshot().state == "working", within=60)
         assert await job.aresult(60) is None

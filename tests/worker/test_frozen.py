@@ -35,16 +35,16 @@ async def behind(proxy: Proxy) -> AsyncIterator[App]:
 async def test_frozen_connections_cost_no_lease_when_new_ones_work(
     behind: App, app: App, proxy: Proxy, sql: Sql
 ) -> None:
-    @behind.task(kind="long", lease=6)
+    @behind.task(kind="long", lease=20)
     async def long() -> int:
-        await asyncio.sleep(14)
+        await asyncio.sleep(24)
         return current_job().attempt
 
-    @app.task(kind="long", lease=6)
+    @app.task(kind="long", lease=20)
     async def stranger() -> int:
         return current_job().attempt
 
-    @behind.task(kind="short", lease=6)
+    @behind.task(kind="short", lease=20)
     async def short() -> None: ...
 
     async with working(behind):
@@ -93,7 +93,7 @@ def counted(sql: str, *, repeatable: bool) -> Call[Any]:
 
 @pytest.mark.parametrize("way", ["thread", "coroutine"])
 async def test_a_call_that_is_not_answered_is_given_up_and_repeated_if_it_may_be(proxy: Proxy, way: str) -> None:
-    database = Database(proxy.dsn, schema="leasehold", answer=1)
+    database = Database(proxy.dsn, schema="leasehold", answer=4)
 
     async def run(call: Call[Any]) -> Any:
         return await (database.arun(call) if way == "coroutine" else asyncio.to_thread(database.run, call))
@@ -103,14 +103,14 @@ async def test_a_call_that_is_not_answered_is_given_up_and_repeated_if_it_may_be
     proxy.freeze()
     assert await asyncio.wait_for(run(pid), 60) != first
     proxy.freeze()
-    with pytest.raises(DatabaseUnavailable, match="no answer from PostgreSQL within 1 s") as caught:
+    with pytest.raises(DatabaseUnavailable, match="no answer from PostgreSQL within 4 s") as caught:
         await asyncio.wait_for(run(counted("select 1", repeatable=False)), 60)
     assert caught.value.sent
     database.close()
 
 
 async def test_many_calls_in_one_have_their_time_each(dsn: str, app: App) -> None:
-    database = Database(dsn, schema="leasehold", answer=1.5)
+    database = Database(dsn, schema="leasehold", answer=5)
 
     @app.task(kind="one")
     async def one() -> None: ...
@@ -119,7 +119,7 @@ async def test_many_calls_in_one_have_their_time_each(dsn: str, app: App) -> Non
 
     def slowly() -> Iterator[Any]:
         for _ in range(4):
-            time.sleep(0.7)
+            time.sleep(1.5)
             yield from (one.intent() for _ in range(1000))
 
     assert len(await asyncio.to_thread(app.enqueue_many, slowly())) == 4000
