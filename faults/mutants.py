@@ -135,7 +135,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "claim_job takes what runs": Mutant(
         law="only_claims_change_the_owner",
-        edits=[Edit("take_job", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
+        edits=[Edit("take_one", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
     ),
     "sweep without looking at the expiry": Mutant(
         law="leases_do_not_overlap",

@@ -113,7 +113,7 @@ HELPERS = {
     # of rows that raise, or are too large
     "submit_one", "submit_rows", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",
-    "settle_raised", "take_back", "take_job", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
+    "settle_raised", "take_back", "take_one", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
     # of the rest
     "access_problems", "access_wanted", "granted_functions", "granted_views",
     "doctor_settings", "doctor_time", "setting_ms", "settings_in_force",
@@ -152,7 +152,7 @@ SEQUENCES = {"events_seq_seq", "function_sets_number_seq", "unpark_later_seq_seq
 # What may enter.
 HELPERS |= {
     "check_key", "check_lanes", "check_moment", "check_names", "early_jobs", "endless_leases", "error_of",
-    "history_era", "history_stamp", "is_readable", "json_problem", "key_limits", "key_problem", "limits_gone",
+    "history_era", "history_stamp", "is_readable", "json_fault", "key_limits", "key_problem", "limits_gone",
     "limits_lock", "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem", "tidy_lines",
     "tidy_progress", "times_problem", "unaccepted_jobs",
 }  # fmt: skip

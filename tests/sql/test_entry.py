@@ -96,7 +96,7 @@ def test_what_fits_into_4_mib_is_taken_and_can_be_claimed(session, payload):
 
 def test_a_small_payload_is_not_looked_at_twice(db):
     session = db.connect()
-    session.mutate("json_problem", "if stored > most", "if true")
+    session.mutate("json_fault", "if stored > most", "if true")
     session.execute("""select enqueue('k', '{"to": "a@example.org", "subject": "hello", "n": 12.5}')""")
     session.execute(
         """select enqueue_batch('{"kind": "k"}', jsonb_build_array(jsonb_build_object('a', repeat('x', 400))))"""

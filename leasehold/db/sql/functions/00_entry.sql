@@ -9,7 +9,7 @@
 -- digits, they are written one by one until they are too many. All else is at most seven times as long as stored:
 -- `\u0001` is one byte. Zeros behind the point (dividing shows how many) are at most 16,383 a number: up to 3,000 bytes
 -- stored they cannot be too many.
-create or replace function json_problem(what text, value jsonb, most integer default 4194304) returns text
+create or replace function json_fault(what text, value jsonb, most integer default 4194304) returns text
 language plpgsql stable
 as $$
 declare
@@ -71,8 +71,8 @@ return case
       then 'max_attempts ' || coalesce(max_attempts::text, 'null') || ' is not between 1 and 32767'
     when jsonb_typeof(payload) is distinct from 'object' then 'payload is not a JSON object'
     -- With an empty object added: of a payload that was read from a table this is the size before compression.
-    when pg_column_size(payload || '{}') > 440 and json_problem('payload', payload) is not null
-      then json_problem('payload', payload)
+    when pg_column_size(payload || '{}') > 440 and json_fault('payload', payload) is not null
+      then json_fault('payload', payload)
     when idempotency_key = '' then 'idempotency_key is empty'
     when octet_length(idempotency_key) > 500 then 'idempotency_key is longer than 500 bytes'
     when exclusive_key = '' then 'exclusive_key is empty'
@@ -107,7 +107,7 @@ return case
   end;
 
 create or replace function result_problem(result jsonb) returns text language sql stable parallel safe
-return case when pg_column_size(result) > 440 then json_problem('the result', result) end;
+return case when pg_column_size(result) > 440 then json_fault('the result', result) end;
 
 -- At most that many characters; a text that was longer ends with a mark.
 create or replace function shortened(words text, most integer) returns text language sql immutable parallel safe

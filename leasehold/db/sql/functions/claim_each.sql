@@ -89,9 +89,9 @@ begin
     foreach candidate in array first_of_lanes(look, 100) loop
       exit when cardinality(taken) >= claim_each_v1.count or bytes < 0;
       begin
-        if take_job(candidate, worker, token, false, limited.of_lanes, limited.of_keys, limited.of_queues) then
+        if take_one(candidate, worker, token, false, limited.of_lanes, limited.of_keys, limited.of_queues) then
           -- Far above what may enter: a job that an older release recorded is given like any other.
-          problem := (select json_problem('the payload', j.payload, 67108864) from jobs j where j.id = candidate);
+          problem := (select json_fault('the payload', j.payload, 67108864) from jobs j where j.id = candidate);
           if problem like '%larger%' then
             raise program_limit_exceeded using message = problem;
           end if;

@@ -7,7 +7,7 @@
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
 -- `wait`: whether to wait for limits; not where the caller has locked jobs. The rest is what holds_exist gave.
-create or replace function take_job(
+create or replace function take_one(
   job_id uuid, worker text, token uuid, wait boolean, of_lanes boolean, of_keys boolean, of_queues boolean
 ) returns boolean language plpgsql
 as $$
@@ -72,7 +72,7 @@ declare
 begin
   perform check_worker(worker);
   limited := holds_exist();
-  return take_job(job_id, worker, coalesce(claim_job_v1.claim_id, gen_random_uuid()), true, limited.of_lanes, limited.of_keys,
+  return take_one(job_id, worker, coalesce(claim_job_v1.claim_id, gen_random_uuid()), true, limited.of_lanes, limited.of_keys,
     limited.of_queues);
 exception when unique_violation or lock_not_available then
   return false;
