@@ -4,7 +4,6 @@ import random
 from datetime import timedelta
 
 import psycopg
-import pytest
 
 ERROR = {"class": "ValueError", "message": "no such thing", "traceback": "Traceback: line 1"}
 
@@ -160,8 +159,8 @@ def upkeep(db, function) -> list[int]:
 
 
 LEFT = """
-create view sweep_left as select id from jobs where state = 'running' and lease_expires_at <= clock();
-create view promote_left as select id from jobs where state in ('created', 'retry') and run_at <= clock();
+create or replace view sweep_left as select id from jobs where state = 'running' and lease_expires_at <= clock();
+create or replace view promote_left as select id from jobs where state in ('created', 'retry') and run_at <= clock();
 """
 
 
@@ -190,12 +189,19 @@ def test_twenty_sweepers_take_each_expired_lease_back_once(db, session, clock):
 
 
 def test_the_sweepers_catch_a_sweep_that_takes_no_locks(db, session, clock):
-    abandoned(db, session, clock, 600)
+    """A second row for the same attempt, a deadlock, or a count that is too high. Whether they meet is chance."""
     session.mutate("sweep_v1", "limit sweep_v1.max for update skip locked", "limit sweep_v1.max")
     session.mutate("expire", "order by j.id for update skip locked", "")
-    # A second row for the same attempt, a deadlock, or a count that is too high.
-    with pytest.raises((psycopg.Error, AssertionError)):
-        assert sum(upkeep(db, "sweep")) == 600
+
+    def caught() -> bool:
+        session.execute("truncate jobs, attempts")
+        abandoned(db, session, clock, 600)
+        try:
+            return sum(upkeep(db, "sweep")) != 600
+        except psycopg.Error:
+            return True
+
+    assert any(caught() for _ in range(20))
 
 
 def test_twenty_promoters_move_each_due_job_once(db, session, clock):
