@@ -8,7 +8,6 @@ from typing import Final, Literal, get_args
 from leasehold.cron import Rule
 from leasehold.errors import ConfigError
 from leasehold.intent import LARGEST, check_key, check_name, check_number, check_tags
-from leasehold.retry import USUAL_ATTEMPTS
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "exclusive"]
@@ -42,14 +41,15 @@ class Schedule:
     payload: str = "{}"
     """The arguments of its jobs, as the text of a JSON object."""
 
-    queue: str = "default"
-    """Where its jobs wait."""
+    queue: str | None = None
+    """Where its jobs wait. None, here and in the next two: what the task of its kind declares, if a worker that has it
+    ever started, else `default`."""
 
-    priority: int = 0
-    """Higher is more urgent."""
+    priority: int | None = None
+    """Higher is more urgent. Else 0."""
 
-    max_attempts: int = USUAL_ATTEMPTS
-    """How many failures end a job."""
+    max_attempts: int | None = None
+    """How many failures end a job. Else `leasehold.retry.USUAL_ATTEMPTS`."""
 
     exclusive_key: str | None = None
     """At most one job of this key runs at a time."""
@@ -130,9 +130,12 @@ def _moment(moment: datetime | None) -> str | None:
 def _check(schedule: Schedule) -> None:
     check_name("key", schedule.key)
     check_name("kind", schedule.kind)
-    check_name("queue", schedule.queue)
-    check_number("priority", schedule.priority, -LARGEST, LARGEST)
-    check_number("max_attempts", schedule.max_attempts, 1, LARGEST)
+    if schedule.queue is not None:
+        check_name("queue", schedule.queue)
+    if schedule.priority is not None:
+        check_number("priority", schedule.priority, -LARGEST, LARGEST)
+    if schedule.max_attempts is not None:
+        check_number("max_attempts", schedule.max_attempts, 1, LARGEST)
     check_number("max_missed", schedule.max_missed, 1, MAX_MISSED)
     check_tags(schedule.tags)
     check_key("exclusive_key", schedule.exclusive_key)

@@ -86,17 +86,17 @@ class Schedules:
         """Take it away; False: there is none. Its jobs stay; code that declares it makes it anew."""
         return await (await self._app.adatabase()).arun(self._app.store.schedule_remove(key))
 
-    def run_now(self, key: str) -> Job[Any]:
-        """Enqueue one job of it now; its next run stays where it is."""
+    def run_now(self, key: str, *, idempotency_key: str | None = None) -> Job[Any]:
+        """Enqueue one job of it now; its next run stays where it is. With a key that was used before: that job."""
         database = self._app.database
         [job_id] = database.new_ids(1)
-        return self._job(database.run(database.store.schedule_run_now(key, job_id)))
+        return self._job(database.run(database.store.schedule_run_now(key, job_id, idempotency_key)))
 
-    async def arun_now(self, key: str) -> Job[Any]:
-        """Enqueue one job of it now; its next run stays where it is."""
+    async def arun_now(self, key: str, *, idempotency_key: str | None = None) -> Job[Any]:
+        """Enqueue one job of it now; its next run stays where it is. With a key that was used before: that job."""
         database = await self._app.adatabase()
         [job_id] = await database.anew_ids(1)
-        return self._job(await database.arun(database.store.schedule_run_now(key, job_id)))
+        return self._job(await database.arun(database.store.schedule_run_now(key, job_id, idempotency_key)))
 
     # -- look
 

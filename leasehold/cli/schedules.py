@@ -61,11 +61,23 @@ def next_(
 
 
 @commands.command("run")
-def run(key: Key, *, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) -> None:
+def run(
+    key: Key,
+    *,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key", help="Repeated with the same key, it prints the same job.", show_default=False
+        ),
+    ] = None,
+    dsn: Dsn = None,
+    schema: Schema = None,
+    as_json: AsJson = False,
+) -> None:
     """Enqueue one job of a schedule now, and print its id. The next run stays where it is."""
     with connected(dsn, schema) as database, _named(database, key):
         [job_id] = database.new_ids(1)
-        job = database.run(database.store.schedule_run_now(key, job_id))
+        job = database.run(database.store.schedule_run_now(key, job_id, idempotency_key))
     if as_json:
         print_json({"key": key, "job_id": str(job)})
         return

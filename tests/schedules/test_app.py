@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold import App, ConfigError, JobUnknown, Schedule, Task
+from leasehold.retry import USUAL_ATTEMPTS
 
 
 @pytest.fixture
@@ -30,7 +31,9 @@ def test_a_plain_function_becomes_a_task_with_a_schedule(app: App) -> None:
 
     assert isinstance(refresh, Task)
     assert app.tasks[refresh.kind] is refresh
-    assert declared(app, "refresh") == Schedule(key="refresh", kind=refresh.kind, cron="*/5 * * * *")
+    assert declared(app, "refresh") == Schedule(
+        key="refresh", kind=refresh.kind, cron="*/5 * * * *", queue="default", priority=0, max_attempts=USUAL_ATTEMPTS
+    )
 
 
 def test_a_task_keeps_what_it_declares_and_may_have_several_schedules(app: App) -> None:
@@ -154,6 +157,8 @@ def test_schedules_are_changed_at_run_time(app: App) -> None:
     job = app.schedules.run_now("s")
     assert job.status == "PENDING"
     assert app.schedules.get("s").last_job == job.id
+    asked = [app.schedules.run_now("s", idempotency_key="x").id for _ in range(2)]
+    assert asked[0] == asked[1] != job.id
     assert (app.schedules.remove("s"), app.schedules.remove("s")) == (True, False)
     for ask in (app.schedules.get, app.schedules.enable, app.schedules.disable, app.schedules.run_now):
         with pytest.raises(JobUnknown, match="no schedule has the key 's'"):
@@ -169,6 +174,8 @@ async def test_coroutines_have_the_same(app: App) -> None:
     assert (await app.schedules.aget("s")).enabled
     job = await app.schedules.arun_now("s")
     assert [stored.last_job for stored in await app.schedules.alist()] == [job.id]
+    asked = [(await app.schedules.arun_now("s", idempotency_key="x")).id for _ in range(2)]
+    assert asked[0] == asked[1] != job.id
     assert await app.schedules.aremove("s") is True
     with pytest.raises(JobUnknown):
         await app.schedules.aget("s")

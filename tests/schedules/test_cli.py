@@ -63,6 +63,7 @@ def test_run_enqueues_a_job_now(cli, session):
     job = cli("run", "daily").stdout.strip()
     assert session.job(job)["payload"] == {"a": 1}
     assert json.loads(cli("run", "daily", "--json").stdout).keys() == {"key", "jobId"}
+    assert len({cli("run", "daily", "--idempotency-key", "x").stdout for _ in range(2)}) == 1
 
 
 def test_disable_and_enable_switch_it(cli, session):

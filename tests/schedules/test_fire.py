@@ -1,6 +1,8 @@
 """Laws of firing: the jobs and the step forward are one transaction, once for each due time."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -252,6 +254,40 @@ def test_running_now_enqueues_one_job_and_leaves_the_next_run_where_it_is(sessio
     assert session.one("schedule_run_now", key="s") != job
     with refused("LH002", "job_unknown"):
         session.one("schedule_run_now", key="other")
+
+
+def test_running_now_under_one_key_makes_one_job_and_a_repetition_changes_nothing(session, clock):
+    put(session)
+    put(session, key="other")
+    ask = {"key": "s", "idempotency_key": "x" * 500}
+    job = session.one("schedule_run_now_v2", **ask)
+    later = session.one("schedule_run_now_v2", key="s", idempotency_key="y")
+    before = stored(session)
+    assert session.one("schedule_run_now_v2", **ask) == job
+    assert session.one("schedule_run_now_v2", **ask, id=uuid4()) == job
+    assert (stored(session), before.last_job) == (before, later)
+    assert session.one("schedule_run_now_v2", key="other", idempotency_key="y") not in (job, later), "another schedule"
+    session.one("schedule_remove", key="s")
+    assert session.one("schedule_run_now_v2", **ask) == job, "what was asked for has been done"
+    with refused("LH002", "job_unknown"):
+        session.one("schedule_run_now_v2", key="s", idempotency_key="z")
+    for wrong in ("", "x" * 501):
+        with refused("LH003", "invalid_argument"):
+            session.one("schedule_run_now_v2", key="other", idempotency_key=wrong)
+    assert session.value("select count(*) from jobs") == 3
+
+
+def test_two_that_run_it_now_under_one_key_at_the_same_moment_get_one_job(db, session, gate):
+    put(session)
+    crowd = [db.connect() for _ in range(6)]
+    ask = f"select schedule_run_now_v2('s', idempotency_key => 'x') from (select {gate.SQL}) at_once"
+    with ThreadPoolExecutor(len(crowd)) as threads:
+        with gate:
+            asked = [threads.submit(one.value, ask) for one in crowd]
+            gate.wait_for(len(crowd))
+        jobs = {one.result() for one in asked}
+    assert jobs == set(session.values("select id from jobs"))
+    assert len(jobs) == 1
 
 
 def test_a_problem_is_kept_for_people_until_the_schedule_is_fired_or_changed(session, clock):

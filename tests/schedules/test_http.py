@@ -1,5 +1,6 @@
 """Laws of /ops/schedules, against a real server."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -90,6 +91,34 @@ def test_it_is_switched_off_and_on_and_run_at_a_persons_word(client: Client, ses
     for path in ("disable", "run"):
         assert operator.post(f"/ops/schedules/other/{path}").status_code == 404
     assert operator.post("/ops/schedules/other/enable", json={}).status_code == 404
+
+
+def test_running_it_is_repeated_with_the_same_key_and_gives_the_same_job(client: Client, session: Session) -> None:
+    operator = client("operate")
+    operator.put("/ops/schedules/daily", json=DAILY)
+    answers = [
+        who.post("/ops/schedules/daily/run", headers={"Idempotency-Key": "k"})
+        for who in (operator, operator, client("operate"))
+    ]
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({(answer.text, answer.headers["location"]) for answer in answers}) == 1
+    other = operator.post("/ops/schedules/daily/run", headers={"Idempotency-Key": "l"})
+    assert other.json()["jobId"] != answers[0].json()["jobId"]
+    assert session.value("select count(*) from jobs") == 2
+    wrong = operator.post("/ops/schedules/daily/run", headers={"Idempotency-Key": "x" * 501})
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+    twice = operator.post("/ops/schedules/daily/run", headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")])
+    assert twice.status_code == 400
+
+
+def test_a_schedule_without_a_queue_gets_what_its_task_declares(client: Client, session: Session) -> None:
+    task = {"kind": "REPORT", "lease_seconds": 30, "queue": "reports", "priority": 7, "max_attempts": 3}
+    session.execute("select declare_tasks(%s::jsonb)", [json.dumps([task])])
+    made = client("operate").put("/ops/schedules/daily", json={"jobType": "REPORT", "everySeconds": 60})
+    assert made.status_code == 200, made.text
+    assert {name: made.json()[name] for name in ("queue", "priority", "maxAttempts")} == {
+        "queue": "reports", "priority": 7, "maxAttempts": 3,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

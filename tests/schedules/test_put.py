@@ -7,6 +7,7 @@ import pytest
 
 from leasehold import InvalidJob
 from leasehold.db.sqlstates import translate
+from leasehold.retry import USUAL_ATTEMPTS
 from tests.schedules.conftest import claim, fire, refused, stored
 
 WRONG = {
@@ -196,3 +197,13 @@ def test_workers_that_start_together_agree(db, session):
     db.crowd(8, start)
     assert [row.name for row in session.rows("schedule_list")] == sorted(keys)
     assert {row.queue for row in session.rows("schedule_list")} <= {"q0", "q1"}
+
+
+def test_what_a_schedule_leaves_out_is_as_the_task_of_its_kind_declares(session):
+    task = {"kind": "SEND", "lease_seconds": 30, "queue": "mail", "priority": 7, "max_attempts": 3}
+    session.one("declare_tasks", tasks=psycopg.types.json.Jsonb([task]))
+    session.one("schedule_put", key="s", kind="SEND", every="1 hour")
+    session.one("schedule_put", key="own", kind="SEND", every="1 hour", queue="q", priority=0, max_attempts=9)
+    session.one("schedule_put", key="unknown", kind="k", every="1 hour")
+    found = {row.name: (row.queue, row.priority, row.max_attempts) for row in session.rows("schedule_list")}
+    assert found == {"s": ("mail", 7, 3), "own": ("q", 0, 9), "unknown": ("default", 0, USUAL_ATTEMPTS)}

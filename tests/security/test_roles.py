@@ -98,7 +98,7 @@ MATRIX = {
     "schedule_remove": {"operator", "api"},
     "schedule_list": {"operator", "api"},
 }
-SECOND = {"create_token", "status", "statuses", "token"}
+SECOND = {"create_token", "schedule_run_now", "status", "statuses", "token"}
 """Those that have a _v2 as well."""
 
 
@@ -133,7 +133,8 @@ HELPERS = {
     "overdue_jobs", "overdue_leases", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end",
     "recent_traffic", "record_intent", "refuse", "refuse_payload", "refuse_rewriting", "refuse_schedule",
     "refuse_transition", "room_under", "running_under", "sample_flow", "schedule_defaults", "schedule_enqueue",
-    "schedule_intent_key", "schedule_jitter", "schedule_lock", "schedule_of", "schedule_problem_of", "sees_sessions",
+    "declared_of", "schedule_intent_key", "schedule_jitter", "schedule_lock", "schedule_of", "schedule_problem_of",
+    "schedule_record", "schedule_run_key", "sees_sessions",
     "settle_exclusive", "states_of", "submission_problem", "submitted", "tally_of", "tasks_of", "token_problem",
     "unfinished_of",
     "unpark", "unpark_again", "unpark_forgotten", "unpark_limited", "unpark_under", "usual_attempts", "uuidv7",

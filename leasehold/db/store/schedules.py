@@ -18,7 +18,7 @@ _TEXTS = {
     "schedule_sync": "select * from {}.schedule_sync_v1(%s::jsonb)",
     "schedule_enable": "select {}.schedule_enable_v1(%s, %s)",
     "schedule_disable": "select {}.schedule_disable_v1(%s)",
-    "schedule_run_now": "select {}.schedule_run_now_v1(%s, %s::uuid)",
+    "schedule_run_now": "select {}.schedule_run_now_v2(%s, %s::uuid, %s)",
     "schedule_remove": "select {}.schedule_remove_v1(%s)",
     "schedule_list": "select name, kind, queue, payload::text, priority, max_attempts, exclusive_key, tags,"
     " due_argument, every, cron, time_zone, starts_at, ends_at, jitter, missed, grace, max_missed, overlap, enabled,"
@@ -158,9 +158,14 @@ class ScheduleCalls(Calls):
         """Switch a schedule off; False: it was off."""
         return Call(self._sql["schedule_disable"], (key,), scalar, repeatable=True)
 
-    def schedule_run_now(self, key: str, id: str) -> Call[UUID]:  # noqa: A002 (the SQL argument's name)
-        """Enqueue one job of a schedule now, under an id of ours."""
-        return Call(self._sql["schedule_run_now"], (key, id), uuid, repeatable=True)
+    def schedule_run_now(
+        self,
+        key: str,
+        id: str,  # noqa: A002 (the SQL argument's name)
+        idempotency_key: str | None = None,
+    ) -> Call[UUID]:
+        """Enqueue one job of a schedule now, under an id of ours, or give the job that has the idempotency key."""
+        return Call(self._sql["schedule_run_now"], (key, id, idempotency_key), uuid, repeatable=True)
 
     def schedule_remove(self, key: str) -> Call[bool]:
         """Take a schedule away; False: there was none."""

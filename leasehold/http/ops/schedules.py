@@ -3,7 +3,7 @@
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Request
@@ -11,9 +11,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from leasehold.cron import MAX_EVERY, Rule, zone
+from leasehold.db.call import Call
 from leasehold.db.store import StoredSchedule
 from leasehold.errors import ConfigError, JobUnknown
-from leasehold.http.body import body_of, read_model
+from leasehold.http.body import KEY_HEADER, body_of, header_key, read_model
 from leasehold.http.ops.bulk import BODY_PROBLEMS
 from leasehold.http.ops.callers import Looker, Operator, check_unrestricted
 from leasehold.http.ops.pages import CURSOR, Page, page_of
@@ -23,6 +24,8 @@ from leasehold.http.schemas import Asked, Key, Moment, Name, Tag, View, When
 from leasehold.intent import LARGEST, MAX_TAGS
 from leasehold.retry import USUAL_ATTEMPTS
 from leasehold.schedule import MAX_JITTER, MAX_MISSED, Missed, Overlap, Schedule
+
+T = TypeVar("T")
 
 router = APIRouter(tags=["ops"])
 
@@ -87,12 +90,15 @@ class ScheduleRequest(Asked):
     )
     time_zone: Zone = Field("UTC", description="Whose clocks the cron expression is about.")
     payload: dict[str, Any] = Field(default_factory=dict, description="The arguments of its jobs: any JSON object.")
-    queue: Name = Field("default", description="Where its jobs wait.")
+    queue: Name = Field(
+        default_factory=_absent, description="Where its jobs wait. Left out: what its task declares, else `default`."
+    )
     priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST), BeforeValidator(_whole)] = Field(
-        0, description="Higher is more urgent."
+        default_factory=_absent, description="Higher is more urgent. Left out: what its task declares, else 0."
     )
     max_attempts: Annotated[int, Field(ge=1, le=LARGEST), BeforeValidator(_whole)] = Field(
-        USUAL_ATTEMPTS, description="How many failures end a job."
+        default_factory=_absent,
+        description=f"How many failures end a job. Left out: what its task declares, else {USUAL_ATTEMPTS}.",
     )
     exclusive_key: Key | None = Field(None, description="At most one job of this key runs at a time.")
     tags: list[Tag] | None = Field(None, max_length=MAX_TAGS, description="For people to find its jobs by.")
@@ -247,14 +253,15 @@ async def disable_schedule(request: Request, caller: Operator, key: ScheduleKey)
     summary="Run a schedule now",
     status_code=202,
     response_model=ScheduleRun,
-    responses=responses("not-found", "invalid-request"),
+    responses=responses("not-found", "key-conflict", "invalid-request"),
+    openapi_extra={"parameters": [KEY_HEADER]},
 )
 async def run_schedule(request: Request, caller: Operator, key: ScheduleKey) -> Response:
-    """One job, now; the next run stays where it is."""
+    """One job, now; the next run stays where it is. Repeated with one Idempotency-Key, it gives the same job."""
     check_unrestricted(caller, _WHAT)
     parts = await runtime(request)
-    [job_id] = await parts.database.anew_ids(1)
-    await _known_or_404(parts, parts.database.store.schedule_run_now(key, job_id))
+    [new] = await parts.database.anew_ids(1)
+    job_id = await _known_or_404(parts, parts.database.store.schedule_run_now(key, new, header_key(request)))
     location = f"{request.scope.get('root_path', '')}/jobs/{job_id}"
     return JSONResponse({"key": key, "jobId": str(job_id)}, status_code=202, headers={"location": location})
 
@@ -318,9 +325,9 @@ async def remove_schedule(request: Request, caller: Operator, key: ScheduleKey) 
     return Response(status_code=204)
 
 
-async def _known_or_404(parts: Runtime, call: Any) -> None:
+async def _known_or_404(parts: Runtime, call: Call[T]) -> T:
     try:
-        await parts.database.arun(call)
+        return await parts.database.arun(call)
     except JobUnknown:
         raise Problem("not-found", "no such schedule") from None
 

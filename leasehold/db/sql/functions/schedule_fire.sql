@@ -12,20 +12,29 @@ return 'schedule:' || key || ':' || to_char(due at time zone 'UTC', 'YYYY-MM-DD"
 create or replace function schedule_jitter(s schedules, due timestamptz) returns interval language sql stable
 return s.jitter * ((hashtextextended(schedule_intent_key(s.key, due), 0) & 2147483647) / 2147483648.0::double precision);
 
+-- The idempotency key of a job that a person asked for under a key of their own. Hashed: it fits whatever its length is,
+-- and is never that of a due time.
+create or replace function schedule_run_key(key text, idempotency_key text) returns text language sql stable
+return 'schedule:' || key || ':run:' || encode(sha256(convert_to(idempotency_key, 'UTF8')), 'hex');
+
 -- Record one job of a schedule. Without a due time: asked for by a person, right now.
-create or replace function schedule_enqueue(s schedules, due timestamptz, id uuid, notify boolean) returns uuid
-language plpgsql
+create or replace function schedule_record(s schedules, due timestamptz, intent_key text, id uuid, notify boolean)
+returns uuid language plpgsql
 as $$
 declare
   at timestamptz := coalesce(due, clock());
-  told jsonb := case when s.due_argument is null then '{}'
+  added jsonb := case when s.due_argument is null then '{}'
     else jsonb_build_object(s.due_argument, to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end;
 begin
-  return record_intent(s.kind, s.payload || told, s.queue, s.priority, due + schedule_jitter(s, due), null,
-    schedule_intent_key(s.key, due), s.max_attempts,
+  return record_intent(s.kind, s.payload || added, s.queue, s.priority, due + schedule_jitter(s, due), null,
+    intent_key, s.max_attempts,
     case s.overlap when 'exclusive' then coalesce(s.exclusive_key, 'schedule:' || s.key) else s.exclusive_key end,
     s.tags, id, true, false, notify);
 end $$;
+
+create or replace function schedule_enqueue(s schedules, due timestamptz, id uuid, notify boolean) returns uuid
+language sql
+as $$ select schedule_record(s, due, schedule_intent_key(s.key, due), id, notify) $$;
 
 -- Which of these jobs are not over yet.
 create or replace function unfinished_of(ids uuid[]) returns uuid[] language sql stable
@@ -121,30 +130,50 @@ language sql
 security definer set search_path from current
 as $$ select schedule_problem_v1(key, worker, token, problem) $$;
 
--- Enqueue one job now, whatever the rule says, and leave the rule's own next run as it is. With an id that was used
--- before, the job that has it. Errors: LH002 job_unknown, LH004 idempotency_conflict.
-create or replace function schedule_run_now_v1(key text, id uuid default null, notify boolean default true)
-returns uuid language plpgsql
+-- Enqueue one job now, whatever the rule says, and leave the rule's own next run as it is. With an id or an idempotency
+-- key of this schedule that was used before, the job that has it: nothing is changed, and the schedule may be gone.
+-- Errors: LH002 job_unknown, LH003 invalid_argument, LH004 idempotency_conflict.
+create or replace function schedule_run_now_v2(
+  key text, id uuid default null, idempotency_key text default null, notify boolean default true
+) returns uuid language plpgsql
 security definer set search_path from current
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
+  wanted constant text := schedule_run_now_v2.key;
+  intent_key constant text := schedule_run_key(wanted, schedule_run_now_v2.idempotency_key);
   s schedules;
   job uuid;
   still uuid[];
 begin
-  select * into s from schedules t where t.key = schedule_run_now_v1.key for no key update;
-  if not found then
-    perform refuse_schedule(schedule_run_now_v1.key);
+  if octet_length(schedule_run_now_v2.idempotency_key) not between 1 and 500 then
+    perform refuse('LH003', 'invalid_argument',
+      format('idempotency_key of %s bytes', octet_length(schedule_run_now_v2.idempotency_key)),
+      'give 1 to 500 bytes; nothing was recorded');
   end if;
-  job := schedule_enqueue(s, null, schedule_run_now_v1.id, notify);
+  -- Callers with one key wait for each other here, and the second finds the job of the first.
+  select * into s from schedules t where t.key = wanted for no key update;
+  select j.id into job from jobs j where j.idempotency_key = intent_key;
+  if job is not null then
+    perform vouch();
+    return job;
+  end if;
+  if s.key is null then
+    perform refuse_schedule(wanted);
+  end if;
+  job := schedule_record(s, null, intent_key, schedule_run_now_v2.id, notify);
   still := array_remove(unfinished_of(s.unfinished), job) || job;
   update schedules t set last_job = job, unfinished = still where t.key = s.key;
   return job;
 end $$;
 
+create or replace function schedule_run_now_v1(key text, id uuid default null, notify boolean default true)
+returns uuid language sql
+security definer set search_path from current
+as $$ select schedule_run_now_v2(key, id, null, notify) $$;
+
 create or replace function schedule_run_now(key text, id uuid default null, notify boolean default true)
 returns uuid language sql
 security definer set search_path from current
-as $$ select schedule_run_now_v1(key, id, notify) $$;
+as $$ select schedule_run_now_v2(key, id, null, notify) $$;

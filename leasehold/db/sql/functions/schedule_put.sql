@@ -53,11 +53,18 @@ return '{"kind": null, "queue": "default", "payload": {}, "priority": 0, "exclus
   "ends_at": null, "jitter": "0", "missed": "skip", "grace": "300 seconds", "max_missed": 1000, "overlap": "allow",
   "enabled": true}'::jsonb || jsonb_build_object('max_attempts', usual_attempts());
 
--- A definition as a row, checked.
+-- What the task of a kind declares for its jobs, as far as a worker has said so (declare_tasks).
+create or replace function declared_of(kind text) returns jsonb language sql stable
+as $$
+  select coalesce((select jsonb_strip_nulls(jsonb_build_object('queue', k.queue, 'priority', k.priority,
+    'max_attempts', k.max_attempts)) from kinds k where k.kind = declared_of.kind), '{}')
+$$;
+
+-- A definition as a row, checked. Null queue, priority or max_attempts: as the task of the kind declares, else the default.
 create or replace function schedule_of(key text, definition jsonb) returns schedules language plpgsql stable
 as $$
 declare
-  given jsonb := schedule_defaults() || jsonb_strip_nulls(definition - 'payload')
+  given jsonb := schedule_defaults() || declared_of(definition ->> 'kind') || jsonb_strip_nulls(definition - 'payload')
     || case when coalesce(jsonb_typeof(definition -> 'payload'), 'null') = 'null' then '{}' else jsonb_build_object('payload', definition -> 'payload') end;
   problem text;
   s schedules;
@@ -153,9 +160,9 @@ create or replace function schedule_put_v1(
   cron text default null,
   time_zone text default 'UTC',
   payload jsonb default '{}',
-  queue text default 'default',
-  priority integer default 0,
-  max_attempts integer default null,     -- null: usual_attempts()
+  queue text default null,               -- null, here and below: as the task of the kind declares, else 'default'
+  priority integer default null,         -- else 0
+  max_attempts integer default null,     -- else usual_attempts()
   exclusive_key text default null,
   tags text[] default null,
   due_argument text default null,
@@ -196,7 +203,7 @@ end $$;
 
 create or replace function schedule_put(
   key text, kind text, every interval default null, cron text default null, time_zone text default 'UTC',
-  payload jsonb default '{}', queue text default 'default', priority integer default 0, max_attempts integer default null,
+  payload jsonb default '{}', queue text default null, priority integer default null, max_attempts integer default null,
   exclusive_key text default null, tags text[] default null, due_argument text default null,
   starts_at timestamptz default null, ends_at timestamptz default null, jitter interval default '0',
   missed text default 'skip', grace interval default '5 minutes', max_missed integer default 1000,
