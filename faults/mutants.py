@@ -164,7 +164,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a limit is counted without its lock": Mutant(
         law="limits_hold_at_all_times",
         edits=[
-            Edit("admit_lanes", "order by l.scope, l.name for no key update;", "order by l.scope, l.name;"),
+            Edit("take_limits", " for no key update skip locked", ""),
             Edit("admit_lanes", "room := least(wanted,", "perform linger(null); room := least(wanted,"),
         ],
         statements=[LINGER],

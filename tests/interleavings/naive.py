@@ -112,7 +112,7 @@ NAIVE: Final[dict[str, Naive]] = {
     "claim without a lock": Naive(change=_replace(_CLAIM_JOB), first="claim_job", second="claim", start="queued"),
     "cancel without a lock": Naive(change=_replace(_CANCEL), first="cancel", second="claim", start="queued"),
     "a limit that is counted without its lock": Naive(
-        change=_edit("admit_lanes", "order by l.scope, l.name for no key update;", "order by l.scope, l.name;"),
+        change=_edit("take_limits", " for no key update skip locked", ""),
         first="claim",
         second="claim",
         start="under a limit",

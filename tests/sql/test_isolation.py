@@ -327,25 +327,6 @@ def test_a_due_row_that_raises_is_set_aside_and_the_others_are_promoted(session)
 # Claims that nothing holds up
 
 
-def test_a_claim_waits_a_bounded_time_for_a_limit_and_one_by_one_not_at_all(db, session):
-    session.execute("select set_limit('global', '', 5)")
-    enqueued(session, 3)
-    with db.connect() as sleeper, sleeper.transaction():
-        assert len(claimed(sleeper, "claim", "v", count=1)) == 1
-        began = time.monotonic()
-        with pytest.raises(psycopg.errors.LockNotAvailable):
-            claimed(session, "claim")
-        assert claimed(session) == []  # what is counted under the limit cannot be known
-        assert (
-            session.one(
-                "claim_job", job_id=session.value("select id from jobs where state = 'queued' limit 1"), worker="w"
-            )
-            is False
-        )
-        assert time.monotonic() - began < bound(25)
-    assert len(claimed(session, "claim")) == 2
-
-
 def test_claim_job_does_not_wait_for_a_key_that_an_open_transaction_holds(db, session):
     first, second = enqueued(session, 2, exclusive_key="x")
     session.execute("set statement_timeout = '20s'")

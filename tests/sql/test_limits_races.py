@@ -168,10 +168,6 @@ def test_limits_that_come_and_go_hold_from_the_moment_they_are_set(db, session):
     assert_all_done(db, session)
 
 
-LOCK = """perform from limits l where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
-      order by l.scope, l.name for no key update;"""
-
-
 def test_the_history_catches_the_naive_version_that_locks_and_counts_in_one_statement(db, session):
     ids = fill(db, session, 240)
     set_limit(session, "global", "", 7)
@@ -180,7 +176,7 @@ def test_the_history_catches_the_naive_version_that_locks_and_counts_in_one_stat
         "create or replace function room_under(l limits) returns integer language sql stable"
         " as $$ select l.max_running - leasehold.running_under(l) $$"
     )
-    session.mutate("admit_lanes", LOCK, "")
+    session.mutate("take_limits", " for no key update skip locked", "")
     session.mutate(
         "admit_lanes",
         "from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name) a);\n    lanes",

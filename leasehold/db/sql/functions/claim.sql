@@ -5,8 +5,9 @@
 -- already been given: [{"queue": …, "kind": …, "priority": …, "id": …}]. A claim that starts there does not
 -- walk over the dead index entries of what was claimed before, which vacuum cannot remove while somebody
 -- holds an old snapshot. A claim without lanes looks everywhere.
--- Waits for limits, and for an earlier try of the same claim, five seconds at most. A claim that raises takes nothing; claim_each
--- then does the same row by row, without waiting, and finds the job at fault.
+-- Waits for an earlier try of the same claim five seconds at most; for limits that another transaction holds a quarter of a
+-- second, then it takes what they do not bear upon. A claim that raises takes nothing; claim_each then does the same row by
+-- row, without waiting, and finds the job at fault.
 -- At most 64 MB of payload at once, but always one job.
 -- Errors: LH003 invalid_argument, 55P03 lock_not_available.
 

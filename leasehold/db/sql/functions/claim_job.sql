@@ -3,7 +3,7 @@
 -- Repeating a call with the same claim_id while the lease lives gives true again: the answer may have been lost.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
 -- Waits for no row and no key: whoever has one of them locked counts as the winner. For the row of a limit it waits a
--- second at most.
+-- quarter of a second at most.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
 -- `wait`: whether to wait for limits; not where the caller has locked jobs. The rest is what holds_exist gave.

@@ -8,9 +8,13 @@
 -- writing its row, still counts: that may be a heartbeat which found the lease alive a moment ago.
 --
 -- Why nobody deadlocks over limits. A claim waits for them only while it has locked no job: first those of its lanes,
--- then those of the keys it is about to meet, each in the order of their names and in one statement. Whoever has locked
+-- then those of the keys it is about to meet, each in the order of their names (take_limits). Whoever has locked
 -- or swept jobs takes further limits only if they are free. The order matters because SKIP LOCKED may wait after all:
 -- where a row has just been updated, PostgreSQL waits for whoever has locked its new version.
+--
+-- What an open transaction that has claimed holds up: what it took is not seen by others, so under its limits nothing can
+-- be counted and nothing starts until it ends. Claims wait a quarter of a second for those limits and then go on without
+-- their lanes and keys.
 --
 -- Limits on keys park what they refuse: limits_keys.sql.
 
@@ -120,12 +124,49 @@ begin
     order by l.scope, l.name);
 end $$;
 
+-- Wait for limits, in the order of their names, and lock them.
+create or replace function wait_for_limits(applying limits[]) returns void language plpgsql
+set lock_timeout = '250ms'
+as $$
+begin
+  perform from limits l where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
+  order by l.scope, l.name for no key update;
+end $$;
+
+-- Lock limits, given in the order of their names, and give the names of those that are locked now. `wait`: for one that
+-- another claim has locked, a quarter of a second at most.
+create or replace function take_limits(applying limits[], wait boolean) returns text[] language plpgsql
+as $$
+declare
+  free boolean := true;
+  l limits;
+begin
+  if wait then
+    -- One by one up to the first that is not free: what is waited for must come behind what is held.
+    foreach l in array applying loop
+      perform from limits t where t.scope = l.scope and t.name = l.name for no key update skip locked;
+      free := found;
+      exit when not free;
+    end loop;
+    if free then
+      return array(select a.scope || ' ' || a.name from unnest(applying) a);
+    end if;
+    begin
+      perform wait_for_limits(applying);
+    exception when lock_not_available then
+      null;  -- a transaction that stays open: do without its limits
+    end;
+  end if;
+  return array(
+    select t.scope || ' ' || t.name from limits t
+    where (t.scope, t.name) in (select a.scope, a.name from unnest(applying) a)
+    order by t.scope, t.name for no key update skip locked);
+end $$;
+
 -- Lock the limits of the keys that a claim is about to meet: those given, or those at the head of its lanes.
 create or replace function lock_key_limits(lanes jsonb, wanted integer, keys text[], wait boolean) returns void
 language plpgsql
 as $$
-declare
-  names text[];
 begin
   if keys is null then
     keys := array(
@@ -139,17 +180,15 @@ begin
         order by -j.priority, j.id limit least(wanted, 100)) j
       where j.exclusive_key is not null);
   end if;
-  names := array(select distinct l.name from key_limits(keys) l);
-  if wait then
-    perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update;
-  else
-    perform from limits l where l.scope = 'key' and l.name = any(names) order by l.name for no key update skip locked;
-  end if;
+  perform take_limits(array(
+    select l from limits l where l.scope = 'key' and l.name = any(array(select k.name from key_limits(keys) k))
+    order by l.name), wait);
 end $$;
 
 -- The lanes that have room, each with the room of its queue and of its kind, and how many jobs to take at most. When
 -- this returns, the limits of those lanes are locked, and so are those of the keys if `of_keys`: no job was locked
--- before that. `wait` is false for a caller that has locked jobs itself; what is not free is then left out.
+-- before that. `wait` is false for a caller that has locked jobs itself. What is not free, or not within the time that
+-- take_limits waits, is left out.
 create or replace function admit_lanes(
   look jsonb, wanted integer, wait boolean, of_keys boolean, keys text[], out lanes jsonb, out room integer
 ) language plpgsql
@@ -168,19 +207,10 @@ begin
       where running_under(a) >= a.max_running and cardinality(expired_under(a)) = 0);
     lanes := lanes_with_room(lanes, rooms);
     applying := lane_limits(lanes);
-    if wait then
-      perform from limits l where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
-      order by l.scope, l.name for no key update;
-      held := array(select a.scope || ' ' || a.name from unnest(applying) a);
-    else
-      held := array(
-        select l.scope || ' ' || l.name from limits l
-        where (l.scope, l.name) in (select a.scope, a.name from unnest(applying) a)
-        order by l.scope, l.name for no key update skip locked);
-    end if;
+    held := take_limits(applying, wait);
   end if;
   if of_keys and lanes is not null then
-    perform lock_key_limits(lanes, wanted, keys, wait);
+    perform lock_key_limits(lanes, wanted, keys, wait and coalesce(cardinality(held) = cardinality(applying), true));
   end if;
   if cardinality(applying) > 0 then
     -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits
