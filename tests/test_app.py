@@ -168,7 +168,7 @@ def test_sixty_four_threads_share_one_app(app: App, task: Task[Any, Any], look: 
     ready = threading.Barrier(64)
 
     def work(n: int) -> list[uuid.UUID]:
-        ready.wait(30)
+        ready.wait(60)
         return [task.enqueue(n, to=k).id for k in range(5)]
 
     with ThreadPoolExecutor(64) as threads:
@@ -184,7 +184,7 @@ def test_threads_and_event_loops_share_one_app(app: App, task: Task[Any, Any], l
         return await asyncio.gather(*(task.aenqueue(n) for n in range(10)))
 
     def work(n: int) -> list[Job[Any]]:
-        ready.wait(30)
+        ready.wait(60)
         if n % 2:
             return [job for _ in range(3) for job in asyncio.run(on_loop())]
         return [task.enqueue(n) for _ in range(30)]

@@ -176,7 +176,7 @@ def test_leasehold_bench_drops_its_schema_when_it_is_interrupted_and_when_its_fo
 def _until_nobody_is_connected(dsn):
     query = """select count(*) from pg_stat_activity
         where datname = current_database() and application_name like 'leasehold%'"""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with psycopg.connect(dsn, autocommit=True) as connection:
         while connection.execute(query).fetchone() != (0,):
             assert time.monotonic() < deadline, "the server keeps the connections of a process that is gone"

@@ -164,7 +164,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_killed(tmp_path):
             Standing(pid=mine, born=born(mine), url="", workers=[Worker(pid=other.pid, born=born(other.pid))])
         )
         assert controls.kill()["pid"] == other.pid
-        assert other.wait(30) == -signal.SIGKILL
+        assert other.wait(60) == -signal.SIGKILL
     finally:
         other.kill()
         other.communicate()

@@ -65,7 +65,7 @@ def test_serve_says_where_answers_and_ends_well_on_sigterm(dsn: str, tmp_path: P
     with served(tmp_path, LEASEHOLD_DSN=dsn) as (process, url):
         assert httpx.post(f"{url}/jobs", json=BODY).status_code == 202
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_several_processes_share_the_port_replace_the_dead_and_end_together(dsn: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Proxy:
         self.thaw()
         self.go_away()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _listen(self, port: int) -> socket.socket:
         listener = socket.create_server(("127.0.0.1", port))

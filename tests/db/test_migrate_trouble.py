@@ -72,7 +72,7 @@ def test_a_killed_migration_leaves_nothing_and_the_next_succeeds(empty_dsn, file
         " and application_name = 'leasehold migrate' and wait_event = 'PgSleep'",
     )
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert plan(empty_dsn, source=files.source).create_schema
     files.migration("0002_endless", "create table half ();")
     # The server notices within a second that nobody listens to the endless one any more.

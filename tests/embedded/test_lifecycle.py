@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from leasehold.errors import EmbeddedError
+from tests.timing import bound
 
 
 def test_starts_joins_and_stops(lab, query, record_property):
@@ -15,7 +16,7 @@ def test_starts_joins_and_stops(lab, query, record_property):
     took = time.monotonic() - begin
     record_property("start_seconds", round(took, 3))
     print(f"initdb and start: {took:.2f} s")
-    assert took < 15
+    assert took < bound(15)
     assert query(server.dsn(), "select 1") == 1
     assert query(server.dsn(), "select current_setting('listen_addresses')") == ""
     assert query(server.dsn(), "select current_setting('server_version_num')::int / 10000") == server.major

@@ -42,7 +42,7 @@ class Front:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def __enter__(self) -> "Front":
         return self

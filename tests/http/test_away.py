@@ -16,12 +16,12 @@ from leasehold.db.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 from tests.http.conftest import Sql, connect, intent
 from tests.http.running import Served, serving
-from tests.survival.conftest import FULL
+from tests.timing import bound
 
-QUICK = 2.0 if FULL else 6.0
-"""Seconds within which 503 comes; CI's machines may stall."""
+QUICK = 2.0
+"""Seconds within which 503 comes on a quiet machine."""
 
-BACK = 5.0 if FULL else 20.0
+BACK = 5.0
 
 
 class Stage:
@@ -44,7 +44,7 @@ class Stage:
     def stop(self, how: signal.Signals) -> None:
         pid = self.postmaster
         os.kill(pid, how)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while Path(f"/proc/{pid}").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -66,7 +66,7 @@ class Stage:
             assert answer.status_code == 503, answer.text
             assert int(answer.headers["retry-after"]) >= 1
             assert answer.json()["type"] in {"/problems/database-unavailable", "/problems/outcome-unknown"}
-            assert seconds < QUICK
+            assert seconds < bound(QUICK)
         assert self.http.get("/healthz").status_code == 200
 
     def timed(self, method: str, path: str, body: Any) -> tuple[httpx.Response, float]:
@@ -77,8 +77,8 @@ class Stage:
         """It works again, in time."""
         begin = time.monotonic()
         while self.http.post("/jobs", json=intent()).status_code != 202:
-            assert time.monotonic() - begin < BACK
-        assert time.monotonic() - begin < BACK
+            assert time.monotonic() - begin < bound(BACK)
+        assert time.monotonic() - begin < bound(BACK)
         assert self.http.get("/readyz").status_code == 200
 
 
@@ -159,7 +159,7 @@ def unfinished(stage: Stage) -> list[Any]:
 
 
 def open_again(stage: Stage) -> Sql:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             return connect(stage.served.dsn)

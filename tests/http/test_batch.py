@@ -63,7 +63,7 @@ def test_the_process_tells_that_it_lives_is_ready_and_what_it_did(http: httpx.Cl
     assert http.get("/readyz").json() == {"status": "ok"}
     submitted(http)
     assert http.get("/ops/queues").status_code == 200
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while 'leasehold_http_requests_total{method="POST",route="/jobs",status="202"}' not in (
         text := http.get("/metrics").text
     ):

@@ -179,7 +179,7 @@ def test_a_server_crash_does_not_result_in_duplicate_job_creation(
     with serving(served.dsn, LEASEHOLD_FAILPOINT=place) as doomed:
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{doomed.url}/jobs", json=body, timeout=30)
-        assert doomed.process.wait(30) == -9
+        assert doomed.process.wait(60) == -9
     left = rows(sql, body["idempotencyKey"])
     expected = {"before-submit": [], "after-submit": [("created", False)]}.get(place, [("queued", True)])
     assert [(row["state"], row["accepted"]) for row in left] == expected

@@ -71,7 +71,7 @@ async def crowd(database: Turns, ask: Callable[[], Awaitable[Any]]) -> None:
 
     for number in range(500):
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*(one() for _ in range(4)))
         except TimeoutError:
             pytest.fail(f"somebody waits for ever, in round {number}")

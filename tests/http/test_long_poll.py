@@ -88,5 +88,5 @@ def test_a_server_that_is_told_to_stop_answers_those_who_wait(dsn: str) -> None:
             begin = time.monotonic()
             served.process.terminate()
             assert waiting.result().json() == job
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
         assert time.monotonic() - begin < 30

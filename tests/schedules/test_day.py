@@ -113,7 +113,7 @@ class Day:
             for process in processes:
                 process.kill()
             for process in processes:
-                process.join(30)
+                process.join(60)
         return deaths + Counter(log.read_text().splitlines() if log.exists() else ())
 
     def wrong(self) -> dict[str, Any]:

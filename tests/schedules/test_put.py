@@ -116,7 +116,7 @@ def test_a_change_wakes_whoever_listens(db, session):
         lambda: session.one("schedule_disable", key="s") and session.one("schedule_enable", key="s"),
     ):
         call()
-        assert [n.payload for n in listener.notifies(timeout=10, stop_after=1)] == ["@schedule"]
+        assert [n.payload for n in listener.notifies(timeout=60, stop_after=1)] == ["@schedule"]
 
 
 # -- declared by code

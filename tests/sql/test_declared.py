@@ -97,7 +97,7 @@ def test_the_workers_of_the_declared_queue_are_notified_once(session, module_db)
         listener.execute("listen leasehold")
         session.execute("select enqueue('SEND') from generate_series(1, 5)")
         session.execute('select enqueue_many(\'[{"kind": "SEND"}, {"kind": "SEND"}]\')')
-        heard = [(note.channel, note.payload) for note in listener.notifies(timeout=10, stop_after=2)]
+        heard = [(note.channel, note.payload) for note in listener.notifies(timeout=60, stop_after=2)]
     assert heard == [("leasehold", "mail")] * 2
 
 

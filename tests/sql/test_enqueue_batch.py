@@ -65,7 +65,7 @@ def test_sleeping_workers_are_told_once_and_only_if_asked(db: Database, session:
     batch(session, {"kind": "k", "queue": "later", "run_after": "1 hour"}, payloads(3))
     batch(session, {"kind": "k", "queue": "silent"}, payloads(3), notify=False)
     batch(session, {"kind": "k", "queue": "last"}, payloads(1))
-    assert [n.payload for n in listener.notifies(timeout=10, stop_after=3)] == ["q", "@due", "last"]
+    assert [n.payload for n in listener.notifies(timeout=60, stop_after=3)] == ["q", "@due", "last"]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class Running:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, within: float = 20) -> int:
+    def end(self, within: float = 60) -> int:
         """Wait for its end; give the exit code."""
         try:
             return self.process.wait(within)
@@ -133,7 +133,7 @@ def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
-def until(condition: Callable[[], Any], *, within: float = 30) -> Any:
+def until(condition: Callable[[], Any], *, within: float = 60) -> Any:
     """Wait until the condition holds; give what it gave."""
     deadline = time.monotonic() + within
     while not (value := condition()):

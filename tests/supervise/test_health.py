@@ -74,8 +74,8 @@ def test_under_a_watchdog_a_hung_worker_is_replaced_and_the_others_go_on(dsn: st
         ready(sql, 2)
         hung, other = running.pids
         os.kill(hung, signal.SIGSTOP)
-        until(lambda: f"worker {hung} has said nothing for" in running.log, within=15)
-        until(lambda: hung not in running.pids and len(running.pids) == 2, within=15)
+        until(lambda: f"worker {hung} has said nothing for" in running.log, within=60)
+        until(lambda: hung not in running.pids and len(running.pids) == 2, within=60)
         assert other in running.pids
 
 
@@ -140,7 +140,7 @@ def test_the_health_file_of_several_processes_has_them_all(dsn: str, folder: Pat
         [hung, _] = running.pids
         os.kill(hung, signal.SIGSTOP)
         path = folder / "health.json"
-        until(lambda: time.time() - path.stat().st_mtime > 4, within=20)  # its age is that of the stalest worker
+        until(lambda: time.time() - path.stat().st_mtime > 4, within=60)  # its age is that of the stalest worker
         os.kill(hung, signal.SIGCONT)
         until(lambda: time.time() - path.stat().st_mtime < 1)
         running.send(signal.SIGTERM)

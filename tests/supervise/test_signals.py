@@ -22,6 +22,7 @@ from tests.supervise.conftest import (
     until,
     worker,
 )
+from tests.timing import bound
 
 
 def test_every_process_runs_jobs_and_a_killed_one_is_replaced_within_two_seconds(
@@ -35,7 +36,7 @@ def test_every_process_runs_jobs_and_a_killed_one_is_replaced_within_two_seconds
         until(lambda: pids_that_ran(sql) == before)
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
-        until(lambda: len(running.pids - before) == 1, within=2)
+        until(lambda: len(running.pids - before) == 1, within=bound(2))
         assert running.pids > before - {victim}
         assert f"worker {victim} was killed by SIGKILL; another starts in 0." in running.log
         [fresh] = running.pids - before
@@ -53,7 +54,7 @@ def test_sigterm_drains_every_process_and_nothing_is_left_or_lost(dsn: str, fold
         until(lambda: states(sql) == {"running": 6})
         pids = running.pids
         running.send(signal.SIGTERM)
-        assert running.end(within=10) == 0, running.log
+        assert running.end(within=bound(10)) == 0, running.log
         assert not alive(pids)
         assert "Traceback" not in running.log
         assert running.log.count("stopping:") == 1
@@ -71,7 +72,7 @@ def test_a_second_signal_has_the_jobs_given_back_at_once(dsn: str, folder: Path,
         time.sleep(0.5)
         assert states(sql) == {"running": 4}  # the first one was no hurry
         running.send(signal.SIGINT)
-        assert running.end(within=5) == 0, running.log
+        assert running.end(within=bound(5)) == 0, running.log
     assert states(sql) == {"queued": 4}
     assert one(sql, "select max(retry_count) from jobs") == 0
 
@@ -86,7 +87,7 @@ def test_a_worker_that_does_not_stop_is_killed_five_seconds_after_the_grace_peri
         pids = running.pids
         running.send(signal.SIGTERM)
         told = time.monotonic()
-        assert running.end(within=15) == 1, running.log
+        assert running.end(within=bound(15)) == 1, running.log
         assert time.monotonic() - told > 5
         assert not alive(pids)
         assert running.log.count("does not stop; killing it") == 1
@@ -103,7 +104,7 @@ def test_workers_of_a_killed_supervisor_drain_and_are_gone_after_the_grace_perio
         assert len(pids) == 2
         running.send(signal.SIGKILL)
         running.end()
-        until(lambda: not alive(pids), within=10)
+        until(lambda: not alive(pids), within=bound(10))
     assert states(sql) == {"queued": 4}
     assert one(sql, "select max(retry_count) from jobs") == 0  # given back, not expired
 
@@ -114,7 +115,7 @@ def test_a_killed_supervisor_takes_a_worker_that_is_still_starting_along(dsn: st
         until((folder / "here").exists)
         [pid] = running.pids
         running.send(signal.SIGKILL)
-        until(lambda: not alive({pid}), within=5)
+        until(lambda: not alive({pid}), within=bound(5))
 
 
 def test_a_worker_that_starts_after_its_supervisor_has_gone_does_not_work(dsn: str, folder: Path) -> None:
@@ -158,7 +159,7 @@ def test_sighup_replaces_one_worker_after_the_other_and_none_stops_before_its_re
     new = sorted((row for row in workers if row["pid"] in after), key=lambda row: row["started_at"])
     assert (len(old), len(new)) == (2, 2)
     for leaving, coming in zip(old, new, strict=True):
-        assert (coming["started_at"] - leaving["last_claim"]).total_seconds() < 0.3
+        assert (coming["started_at"] - leaving["last_claim"]).total_seconds() < bound(0.3)
     assert new[1]["started_at"] > old[0]["stopped_at"]
 
 
@@ -191,7 +192,7 @@ def test_a_crash_loop_slows_down_never_ends_and_can_be_stopped(dsn: str, folder:
             assert 0.14 * 2**number - 0.05 <= pause <= 0.2 * 2**number + 0.05  # it doubles, less a quarter at most
         assert running.process.poll() is None
         running.send(signal.SIGTERM)
-        assert running.end(within=5) == 0
+        assert running.end(within=bound(5)) == 0
         assert not children_of(running.process.pid)
 
 

@@ -75,4 +75,4 @@ async def until(condition: Callable[[], Any], *, within: float) -> Any:
 
 async def ready(sql: Sql, workers: int) -> None:
     """Wait until so many workers are there."""
-    await until(lambda: one(sql, "select count(*) from workers where stopped_at is null") >= workers, within=30)
+    await until(lambda: one(sql, "select count(*) from workers where stopped_at is null") >= workers, within=60)

@@ -15,7 +15,7 @@ async def test_sigterm_with_a_thousand_jobs_in_hand_loses_none_and_counts_no_fai
     sql.execute("""select enqueue('nap', '{"seconds": 3}', max_attempts => 1000) from generate_series(1, 1500)""")
     for n in range(rounds(2, 50)):
         with worker(dsn, "--slots", "500", "--prefetch", "500", "--grace", str(GRACE)) as process:
-            await until(lambda: one(sql, RUNNING) == 1000, within=30)
+            await until(lambda: one(sql, RUNNING) == 1000, within=60)
             process.send_signal(signal.SIGTERM)
             asked = time.monotonic()
             # What had not started comes back at once, what had comes back after the grace period.

@@ -13,16 +13,16 @@ async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_
         await ready(sql, 2)
         for n in range(1, count + 1):
             job = one(sql, """select enqueue('zombie', '{"seconds": 9}', max_attempts => 100)""")
-            owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=10)
+            owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=60)
             victim = first if f":{first.pid}:" in owner else second
             victim.send_signal(signal.SIGSTOP)
-            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=20)
+            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=60)
             await asyncio.sleep(4)  # three leases in all
             before = one(sql, "select lease_owner from jobs where id = %s", job)
             victim.send_signal(signal.SIGCONT)
-            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=20)
+            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=60)
             assert one(sql, "select lease_owner from jobs where id = %s", job) == before
-            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=40)
+            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=60)
             assert one(sql, "select result from jobs where id = %s", job) == 2
             assert one(sql, "select progress_note from jobs where id = %s", job) in {"attempt 2", None}
     stale = """select count(*) from writes late where accepted and exists (

@@ -100,7 +100,7 @@ def test_a_whole_read_would_be_noticed(deep: Site) -> None:
 
 def _settled(dsn: str) -> dict[str, int]:
     """The counts once every session has told its own: each does so within a second of its last statement."""
-    known, deadline = scans(dsn), time.monotonic() + 30
+    known, deadline = scans(dsn), time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(1.2)
         again = scans(dsn)

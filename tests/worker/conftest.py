@@ -42,10 +42,10 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 60)
 
 
-async def until(condition: Callable[[], Any], *, within: float = 10) -> Any:
+async def until(condition: Callable[[], Any], *, within: float = 60) -> Any:
     """Wait until the condition holds; give what it gave."""
     deadline = time.monotonic() + within
     while True:

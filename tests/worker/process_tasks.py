@@ -232,7 +232,7 @@ def fork_and_die(file: Path) -> None:
     fork = os.fork()
     if fork == 0:
         os.setsid()
-        time.sleep(30)
+        time.sleep(300)
         os._exit(0)
     file.write_text(str(fork))
     os._exit(5)

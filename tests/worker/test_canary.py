@@ -18,14 +18,14 @@ async def test_workers_bring_a_canary_to_its_end(app: App, sql: Any) -> None:
         await flaky.aenqueue()
     database = await app.adatabase()
     async with working(app) as worker:
-        await until(lambda: worker.finished == 40, within=30)
+        await until(lambda: worker.finished == 40, within=60)
         stopped = await database.arun(database.store.canary_start("flaky", "ConnectionError", "ann"))
 
         def state(canary: Any) -> str:
             found = sql.execute("select state from canaries where id = %s", [canary]).fetchone()
             return str(found["state"])
 
-        await until(lambda: state(stopped) == "stopped", within=30)
+        await until(lambda: state(stopped) == "stopped", within=60)
         await until(lambda: worker.finished == 50)  # it was still down: ten were tried, and no more
         broken = False
         healed = await database.arun(database.store.canary_start("flaky", "ConnectionError", "ann"))

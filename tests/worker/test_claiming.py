@@ -40,7 +40,7 @@ async def test_no_more_jobs_run_than_there_are_slots_and_none_is_claimed_before_
     async with working(app, slots=3):
         jobs = await app.aenqueue_many(work.intent() for _ in range(60))
         for job in jobs:
-            await job.aresult(20)
+            await job.aresult(60)
     assert highest == 3
     assert max(claimed) == 3
 
@@ -67,7 +67,7 @@ async def test_claiming_waits_while_reports_pile_up(app: App, sql: Sql) -> None:
         assert sql.execute(leased).fetchone() == {"n": 6}
         sql.execute(real["text"])
         for job in jobs:
-            await job.aresult(30)
+            await job.aresult(60)
 
 
 async def test_prefetched_jobs_are_leased_but_not_started_and_come_back_at_once(app: App, sql: Sql) -> None:
@@ -114,7 +114,7 @@ async def test_a_kind_that_this_worker_does_not_know_stays_queued(app: App, sql:
 
     sql.execute("select enqueue('unknown', priority => 100)")
     async with working(app):
-        assert await (await known.aenqueue()).aresult(10) == "ran"
+        assert await (await known.aenqueue()).aresult(60) == "ran"
     assert sql.execute("select state, attempt from jobs where kind = 'unknown'").fetchone() == {
         "state": "queued",
         "attempt": 0,
@@ -127,7 +127,7 @@ async def test_a_worker_of_some_queues_leaves_the_others_alone(app: App, sql: Sq
 
     elsewhere = await job.using(queue="elsewhere").aenqueue()
     async with working(app, queues=["here"]):
-        await (await job.using(queue="here").aenqueue()).aresult(10)
+        await (await job.using(queue="here").aenqueue()).aresult(60)
     assert row(sql, elsewhere)["state"] == "queued"
 
 
@@ -139,7 +139,7 @@ async def test_a_future_job_waits_for_its_time_and_is_not_late(app: App, sql: Sq
         await asyncio.sleep(0.3)  # the worker is idle by now: only the hint can tell it
         job = await later.using(run_after=timedelta(seconds=1)).aenqueue()
         assert (await job.arefresh()).state == "created"
-        await job.aresult(10)
+        await job.aresult(60)
     late = row(sql, job)["claimed_at"] - row(sql, job)["run_at"]
     assert timedelta(0) <= late < timedelta(seconds=1)
 
@@ -151,7 +151,7 @@ async def test_an_idle_worker_starts_a_new_job_long_before_its_next_poll(app: Ap
     async with working(app, poll=10):
         await asyncio.sleep(0.3)
         job = await now.aenqueue()
-        await job.aresult(10)
+        await job.aresult(60)
     assert row(sql, job)["claimed_at"] - row(sql, job)["created_at"] < timedelta(seconds=1)
 
 
@@ -169,7 +169,7 @@ async def test_jobs_of_one_exclusive_key_run_one_after_the_other(app: App) -> No
 
     async with working(app, slots=10), working(app, slots=10):
         jobs = [await alone.using(exclusive_key="one").aenqueue() for _ in range(20)]
-        assert [await job.aresult(20) for job in jobs] == [1] * 20
+        assert [await job.aresult(60) for job in jobs] == [1] * 20
 
 
 async def test_a_stopping_worker_lets_jobs_finish_and_gives_back_the_rest(app: App, sql: Sql) -> None:
@@ -248,7 +248,7 @@ async def test_claims_begin_small_and_grow_where_there_is_a_backlog(app: App) ->
     jobs = await app.aenqueue_many(nothing.intent() for _ in range(2_000))
     async with working(app, slots=500, prefetch=1_500):
         for job in jobs:
-            await job.aresult(30)
+            await job.aresult(60)
     assert wanted[0] == (100, 100), "those who come early do not wait for a thousand others"
     assert max(most for most, _ in wanted) > 500
     assert all(after <= 2 * before for (before, _), (after, _) in pairwise(wanted))
@@ -267,7 +267,7 @@ async def test_a_job_that_has_ended_is_gone_without_the_collector(app: App) -> N
     try:
         async with working(app, slots=10):
             for job in await app.aenqueue_many(nothing.intent() for _ in range(20)):
-                await job.aresult(20)
+                await job.aresult(60)
             await until(lambda: not any(task() for task in ended), within=5)
     finally:
         gc.enable()

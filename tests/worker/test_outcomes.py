@@ -28,8 +28,8 @@ async def test_what_a_task_returns_is_the_result_of_its_job(app: App, sql: Sql) 
     async with working(app):
         sum_of_both = await add.aenqueue(2, b=3)
         sentence = await join.aenqueue(["a", "plain", "def"])
-        assert await sum_of_both.aresult(10) == 5
-        assert await sentence.aresult(10) == "a plain def"
+        assert await sum_of_both.aresult(60) == 5
+        assert await sentence.aresult(60) == "a plain def"
     done = row(sql, sum_of_both)
     assert (done["state"], done["attempt"], done["retry_count"]) == ("success", 1, 0)
     assert done["lease_owner"] is None
@@ -44,7 +44,7 @@ async def test_a_failing_job_is_retried_until_its_budget_is_spent(app: App, sql:
     async with working(app):
         job = await boom.aenqueue()
         with pytest.raises(JobFailed, match="exhausted: no luck"):
-            await job.aresult(15)
+            await job.aresult(60)
     dead = row(sql, job)
     assert (dead["state"], dead["reason"], dead["attempt"], dead["retry_count"]) == ("dead", "exhausted", 3, 3)
     history = attempts(sql, job)
@@ -95,7 +95,7 @@ async def test_snooze_is_no_failure(app: App, sql: Sql, how: str) -> None:
 
     async with working(app):
         job = await nap.aenqueue()
-        assert await job.aresult(10) == "rested"
+        assert await job.aresult(60) == "rested"
     assert (row(sql, job)["attempt"], row(sql, job)["retry_count"]) == (2, 0)
     assert [one["outcome"] for one in attempts(sql, job)] == ["snoozed"]
 
@@ -108,7 +108,7 @@ async def test_a_task_can_cancel_its_own_job(app: App, sql: Sql) -> None:
     async with working(app):
         job = await stop.aenqueue()
         with pytest.raises(JobCancelled, match="the order was withdrawn"):
-            await job.aresult(10)
+            await job.aresult(60)
     assert row(sql, job)["retry_count"] == 0
 
 
@@ -120,7 +120,7 @@ async def test_a_policy_that_gives_up_makes_the_failure_fatal(app: App, sql: Sql
     async with working(app):
         job = await fatal.aenqueue()
         with pytest.raises(JobFailed):
-            await job.aresult(10)
+            await job.aresult(60)
     assert (row(sql, job)["reason"], row(sql, job)["attempt"]) == ("fatal", 1)
 
 
@@ -146,7 +146,7 @@ async def test_an_attempt_ends_at_its_timeout(app: App, sql: Sql) -> None:
     async with working(app):
         job = await slow.aenqueue()
         with pytest.raises(JobFailed, match=r"longer than its timeout of 0\.1 s"):
-            await job.aresult(10)
+            await job.aresult(60)
     assert attempts(sql, job)[0]["error_class"] == "leasehold.worker.executors.TimedOut"
 
 
@@ -160,7 +160,7 @@ async def test_a_thread_learns_of_its_timeout_at_a_checkpoint(app: App, sql: Sql
     async with working(app):
         job = await slow.aenqueue()
         with pytest.raises(JobFailed, match="timeout"):
-            await job.aresult(10)
+            await job.aresult(60)
 
 
 async def test_a_result_that_cannot_be_stored_is_a_failure(app: App, sql: Sql) -> None:
@@ -171,7 +171,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure(app: App, sql: Sql) -
     async with working(app):
         job = await odd.aenqueue()
         with pytest.raises(JobFailed):
-            await job.aresult(10)
+            await job.aresult(60)
     assert "odd" in attempts(sql, job)[0]["error_message"]
 
 
@@ -220,7 +220,7 @@ async def test_a_thread_that_exits_the_program_only_fails_its_job(app: App, sql:
     async with working(app):
         job = await leave.aenqueue()
         with pytest.raises(JobFailed, match="SystemExit"):
-            await job.aresult(10)
+            await job.aresult(60)
 
 
 async def test_a_thread_past_its_timeout_is_said_and_recorded(
@@ -254,7 +254,7 @@ async def test_a_task_knows_its_job(app: App) -> None:
 
     async with working(app):
         job = await who.aenqueue()
-        assert await job.aresult(10) == {"id": str(job.id), "attempt": 1, "queue": "q", "kind": "who"}
+        assert await job.aresult(60) == {"id": str(job.id), "attempt": 1, "queue": "q", "kind": "who"}
 
 
 async def test_a_task_that_cancels_what_it_awaits_has_failed(app: App, sql: Sql) -> None:
@@ -267,5 +267,5 @@ async def test_a_task_that_cancels_what_it_awaits_has_failed(app: App, sql: Sql)
     async with working(app):
         job = await cancels_itself.aenqueue()
         with pytest.raises(JobFailed, match="CancelledError"):
-            await job.aresult(10)
+            await job.aresult(60)
     assert row(sql, job)["attempt"] == 2

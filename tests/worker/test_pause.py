@@ -19,11 +19,11 @@ async def test_a_worker_takes_nothing_of_a_paused_queue_and_is_woken_when_it_is_
     async with working(app, slots=3):
         waiting = [await work.using(queue="held").aenqueue() for _ in range(3)]
         for _ in range(20):  # those of another queue pass by
-            await (await work.aenqueue()).aresult(20)
+            await (await work.aenqueue()).aresult(60)
         assert {row(sql, job)["attempt"] for job in waiting} == {0}
         sql.execute("select resume('held')")
         for job in waiting:
-            await job.aresult(20)
+            await job.aresult(60)
 
 
 async def test_what_runs_when_its_queue_is_paused_runs_to_its_end(app: App, sql: Sql) -> None:
@@ -41,4 +41,4 @@ async def test_what_runs_when_its_queue_is_paused_runs_to_its_end(app: App, sql:
         began = row(sql, job)["lease_expires_at"]
         await until(lambda: row(sql, job)["lease_expires_at"] > began)
         go_on.set()
-        assert await job.aresult(20) == "done"
+        assert await job.aresult(60) == "done"

@@ -77,9 +77,9 @@ async def test_a_killed_workers_job_is_started_by_another_within_lease_and_two_s
 ) -> None:
     with worker_process(dsn, folder) as first:
         sql.execute("""select enqueue('pid', '{"seconds": 60}')""")
-        await until(lambda: one(sql, "select state from jobs") == "running", within=20)
+        await until(lambda: one(sql, "select state from jobs") == "running", within=60)
         with worker_process(dsn, folder):
-            await until(lambda: one(sql, "select count(*) from workers") == 2, within=20)
+            await until(lambda: one(sql, "select count(*) from workers") == 2, within=60)
             first.send_signal(signal.SIGKILL)
             killed = time.monotonic()
             await until(lambda: one(sql, "select attempt from jobs") == 2)
@@ -112,10 +112,10 @@ async def test_sigterm_finishes_what_runs_gives_back_the_rest_and_exits_with_0(
     with worker_process(dsn, folder, "--slots", "2", "--prefetch", "2", "--grace", "3") as process:
         for seconds in (0.5, 60, 60, 60):
             sql.execute("select enqueue('pid', jsonb_build_object('seconds', %s::float))", [seconds])
-        await until(lambda: one(sql, "select count(*) from jobs where state = 'running'") == 4, within=20)
+        await until(lambda: one(sql, "select count(*) from jobs where state = 'running'") == 4, within=60)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
-        _, errors = await asyncio.to_thread(process.communicate, timeout=20)
+        _, errors = await asyncio.to_thread(process.communicate, timeout=60)
     assert process.returncode == 0, errors
     assert time.monotonic() - asked < bound(3 + 2)
     assert "Traceback" not in errors

@@ -164,7 +164,7 @@ async def test_a_process_whose_worker_is_gone_ends_by_itself_whatever_its_task_d
     await until((tmp_path / "beat").exists)
     [child] = pool.executor._children
     child._socket.shutdown(socket.SHUT_RDWR)
-    assert await child.wait(5)
+    assert await child.wait(60)
     with pytest.raises(ProcessDied, match="killed by SIGKILL"):
         await running
 
@@ -205,19 +205,19 @@ async def test_a_death_is_noticed_although_a_fork_keeps_the_socket(
     try:
         with pytest.raises(ProcessDied, match="exit code 5"):
             await pool.run(tasks.fork_and_die, tmp_path / "fork")
-        assert time.monotonic() - asked < 10  # the fork has 30
+        assert time.monotonic() - asked < bound(10)  # the fork has 300
     finally:
         os.kill(int((tmp_path / "fork").read_text()), signal.SIGKILL)
 
 
 async def test_a_process_killed_at_work_fails_its_job_and_one_killed_idle_fails_none(pool: Pool) -> None:
-    busy = asyncio.create_task(pool.run(tasks.pid, 60))
+    busy = asyncio.create_task(pool.run(tasks.pid, 600))
     await until(lambda: len(children()) == 1)
     idle = await pool.value(tasks.pid)
     [pid] = [int(line.split()[0]) for line in children() if int(line.split()[0]) != idle]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ProcessDied, match="killed by SIGKILL"):
-        await asyncio.wait_for(busy, 5)
+        await asyncio.wait_for(busy, 60)
     os.kill(idle, signal.SIGKILL)
     assert await pool.value(tasks.pid) != idle  # though nobody had time to notice
 
@@ -225,7 +225,7 @@ async def test_a_process_killed_at_work_fails_its_job_and_one_killed_idle_fails_
 async def test_garbage_on_the_socket_is_a_crash_and_no_hang(pool: Pool) -> None:
     for what in tasks.GARBAGE:
         with pytest.raises(ProcessDied, match="it wrote something that is no message"):
-            await asyncio.wait_for(pool.run(tasks.garbage, what), 30)
+            await asyncio.wait_for(pool.run(tasks.garbage, what), 60)
     assert await pool.value(tasks.pid)
 
 

@@ -71,7 +71,7 @@ async def test_each_crash_ends_as_documented_and_no_neighbour_is_harmed(app: App
 async def test_a_crash_is_retried_as_the_task_says(app: App, sql: Sql) -> None:
     async with working(app, slots=2):
         [job] = await enqueue(app, tasks.segfault.intent())
-        await until(lambda: row(sql, job)["state"] == "dead", within=30)
+        await until(lambda: row(sql, job)["state"] == "dead", within=60)
     history = attempts(sql, job)
     assert [one["attempt"] for one in history] == [1, 2, 3]
     assert {one["error_class"] for one in history} == {"leasehold.worker.process.ProcessDied"}
@@ -82,14 +82,14 @@ async def test_a_job_cancelled_from_outside_is_killed_within_a_heartbeat_and_wri
 ) -> None:
     async with working(app):
         [job] = await enqueue(app, tasks.endless.intent(tmp_path))
-        await until((tmp_path / "beat").exists, within=30)
+        await until((tmp_path / "beat").exists, within=60)
         pid = int((tmp_path / "pid").read_text())
         assert await job.acancel("not needed any more")
         before = row(sql, job)
         await until(lambda: not alive(pid), within=3)
         assert await stands_still(tmp_path / "beat")
         [other] = await enqueue(app, tasks.pid.intent())
-        assert await other.aresult(30) != pid
+        assert await other.aresult(60) != pid
     assert row(sql, job) == before
     assert before["reason_detail"] == "not needed any more"
 
@@ -97,7 +97,7 @@ async def test_a_job_cancelled_from_outside_is_killed_within_a_heartbeat_and_wri
 async def test_a_stopping_worker_kills_what_does_not_end_and_gives_it_back(app: App, sql: Sql, tmp_path: Path) -> None:
     async with working(app, grace=0.2):
         [job] = await enqueue(app, tasks.endless.intent(tmp_path))
-        await until((tmp_path / "beat").exists, within=30)
+        await until((tmp_path / "beat").exists, within=60)
     assert children() == []
     assert await stands_still(tmp_path / "beat")
     assert (row(sql, job)["state"], row(sql, job)["retry_count"]) == ("queued", 0)
@@ -106,14 +106,14 @@ async def test_a_stopping_worker_kills_what_does_not_end_and_gives_it_back(app: 
 async def test_a_job_longer_than_its_lease_runs_once(app: App, sql: Sql) -> None:
     async with working(app):
         [job] = await enqueue(app, tasks.brief_lease.intent())
-        assert await job.aresult(30) == 1
+        assert await job.aresult(60) == 1
     assert attempts(sql, job) == []
 
 
 async def test_a_task_in_a_process_can_complete_its_job_in_its_own_transaction(app: App, sql: Sql, dsn: str) -> None:
     async with working(app):
         [job] = await enqueue(app, tasks.complete.intent(dsn))
-        assert await job.aresult(30) == 7
+        assert await job.aresult(60) == 7
     assert (row(sql, job)["attempt"], attempts(sql, job)) == (1, [])
 
 
@@ -175,7 +175,7 @@ def worker_process(dsn: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 async def pid_in(file: Path) -> int:
     """The process that wrote its number there."""
-    return int(await until(lambda: file.exists() and file.read_text(), within=40))
+    return int(await until(lambda: file.exists() and file.read_text(), within=60))
 
 
 async def test_a_process_ends_when_its_worker_stands_still_for_half_a_lease(dsn: str, sql: Sql, tmp_path: Path) -> None:

@@ -83,6 +83,6 @@ async def test_a_busy_queue_does_not_starve_its_neighbour(app: App, sql: psycopg
     await app.aenqueue_many(note.using(queue="busy", priority=9).intent("busy") for _ in range(300))
     await app.aenqueue_many(note.using(queue="quiet").intent("quiet") for _ in range(50))
     async with working(app, slots=2, queues={"busy": 3, "quiet": 1}):
-        await until(lambda: len(order) == 350, within=30)
+        await until(lambda: len(order) == 350, within=60)
     first = Counter(order[:100])
     assert 15 <= first["quiet"] <= 35

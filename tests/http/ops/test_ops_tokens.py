@@ -28,7 +28,7 @@ def test_a_token_is_made_used_listed_and_revoked(site: Site) -> None:
         assert made["token"].split("_", 2)[2] not in listed.text
         assert everything.delete(f"/ops/tokens/{made['id']}").status_code == 204
         assert everything.delete(f"/ops/tokens/{made['id']}").status_code == 204
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while mine.get("/ops/jobs").status_code != 401:
             assert time.monotonic() < end, "a revoked token is still good"
             time.sleep(0.1)
