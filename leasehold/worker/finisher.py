@@ -241,7 +241,7 @@ class Finisher:
                 await self._write_lines(said[:half])
                 await self._write_lines(said[half:])
             else:
-                logger.warning("what %d jobs said is lost: %s", len(said), error)
+                logger.warning("the log lines of %d job(s) are lost: %s", len(said), error)
 
     def _say_refused(self, jobs: Sequence[ClaimedJob]) -> None:
         for job in jobs:

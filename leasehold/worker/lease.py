@@ -334,7 +334,7 @@ class LeaseKeeper:
         try:
             self._link.run(self._store.add_logs(self._worker.id, jobs, [json.dumps(lines) for _, lines in said]))
         except LeaseholdError as error:
-            logger.warning("what %d jobs said is lost: %s", len(said), error)
+            logger.warning("the log lines of %d job(s) are lost: %s", len(said), error)
 
     def _give_up(self) -> None:
         now = time.monotonic()

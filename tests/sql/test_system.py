@@ -83,9 +83,10 @@ def test_an_owner_who_may_not_see_sessions_says_so(admin, migrated):
                     connection.execute(sql.SQL(f"grant execute on function leasehold.{function} to {{}}").format(name))
                 connection.execute(sql.SQL("grant execute on all functions in schema leasehold to {}").format(name))
                 connection.execute("alter function leasehold.system_v1() security invoker")
-            with psycopg.connect(make_conninfo(dsn, user=owner, password="x")) as connection:
+            with psycopg.connect(dsn), psycopg.connect(make_conninfo(dsn, user=owner, password="x")) as connection:
                 found = connection.execute("select leasehold.system_v1()").fetchone()[0]
             assert found["sees_sessions"] is False
+            assert found["connections"] >= 2, "sessions of other roles count although their type is hidden"
         finally:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(sql.SQL("drop owned by {}").format(name))

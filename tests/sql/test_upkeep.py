@@ -84,6 +84,7 @@ def test_a_fatal_failure_spends_no_budget_in_vain(session):
     assert session.one("fail", worker="w", id=job, attempt=1, fatal=True, error=ERROR) == "dead"
     row = session.job(job)
     assert (row["reason"], row["retry_count"]) == ("fatal", 1)
+    assert row["run_at"] <= row["finished_at"], "a dead job waits for no further try"
 
 
 def test_without_a_delay_of_its_own_a_failure_backs_off_with_jitter(db, session, clock):

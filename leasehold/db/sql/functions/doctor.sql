@@ -29,7 +29,7 @@ begin
     case when cardinality(unsafe) = 0 then 'a job that was acknowledged outlives a crash of the server'
       else array_to_string(unsafe, ', ') || ': a crash of the server may lose jobs that were acknowledged' end,
     'set them to on, for the server and for the roles that use Leasehold';
-  used := (select count(*) from pg_stat_activity a where a.backend_type = 'client backend');
+  used := connections_in_use();
   return query select 'connections', case when used >= most * 0.95 then 'fail' when used >= most * 0.8 then 'warn' else 'ok' end,
     format('%s of %s connections are in use', used, most), 'raise max_connections, or put PgBouncer in front';
 end $$;

@@ -68,7 +68,9 @@ begin
         reason = verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts),
         reason_detail = left(error_of(f.error, 'message'), 1000),
         finished_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is not null then at end,
-        run_at = at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
+        run_at = case when verdict(f.outcome, f.fatal, j.retry_count + f.counts, j.max_attempts) is null
+          then at + coalesce(f.retry_after, backoff_seconds(j.id, j.retry_count + f.counts, seed)) * interval '1 second'
+          else j.run_at end
     from (select *, (outcome = 'failed')::int as counts from failures_of(failures) order by id) f
     where j.id = f.id and owns(j, worker, f.attempt, f.claim_id, at)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, f.outcome, f.error

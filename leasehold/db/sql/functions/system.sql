@@ -27,6 +27,13 @@ as $$
   order by h.xids desc nulls last, h.seconds desc nulls last limit 50
 $$;
 
+-- How many client connections the server has. Of sessions of other roles an owner without pg_read_all_stats does not
+-- see the type; those of background processes have no user.
+create or replace function connections_in_use() returns integer language sql stable
+as $$
+  select count(*)::integer from pg_stat_activity a where coalesce(a.backend_type = 'client backend', a.usesysid is not null)
+$$;
+
 -- Whether what other people's sessions do may be seen.
 create or replace function sees_sessions() returns boolean language sql stable
 as $$ select pg_has_role(current_user, 'pg_read_all_stats', 'usage') $$;
@@ -88,7 +95,7 @@ begin
       select coalesce(jsonb_agg(jsonb_build_object('what', h.what, 'pid', h.pid, 'name', h.name, 'application', h.application,
         'state', h.state, 'xids', h.xids, 'seconds', h.seconds)), '[]')
       from (select * from horizon() limit 10) h),
-    'connections', (select count(*) from pg_stat_activity a where a.backend_type = 'client backend'),
+    'connections', connections_in_use(),
     'max_connections', current_setting('max_connections')::integer,
     'deadlocks', (select d.deadlocks from pg_stat_database d where d.datname = current_database()),
     'per_job', jsonb_build_object('wal_bytes', cost.wal, 'transactions', cost.transactions, 'jobs', cost.jobs,
