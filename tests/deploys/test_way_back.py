@@ -57,7 +57,7 @@ def test_going_back_restores_grants_triggers_and_single_forms_and_forward_again_
     with looking(dsn) as ask:
         before, access = ask(FUNCTIONS.format(IN_SCHEMA)), ask(f"{ACCESS} where {IN_SCHEMA}")
         source = next_release(tmp_path / "sql")
-        (tmp_path / "sql/functions/zz_next.sql").write_text(
+        (tmp_path / "sql/functions/zzz_next.sql").write_text(
             "revoke execute on function claim_v1 from leasehold_worker;"
             "create or replace trigger jobs_transition after update of state on jobs for each row"
             " when (old.state <> new.state) execute function refuse_transition();"
@@ -85,11 +85,32 @@ def test_without_anything_kept_the_command_says_so(empty_dsn):
         back(empty_dsn)
 
 
+def test_a_migration_that_changes_no_trigger_waits_for_no_open_transaction(dsn):
+    with psycopg.connect(dsn, autocommit=True) as session, psycopg.connect(dsn) as shop:
+        session.execute("select leasehold.history(true)")
+        shop.execute("select leasehold.enqueue('probe', queue => 'open')")  # and writes an event
+        session.execute("update leasehold.function_files set checksum = 'changed'")
+        report = migrate(dsn, limits=Limits(attempts=1))
+        assert {"guard.sql", "history.sql", "zz_triggers.sql"} <= set(report.functions)
+
+
+def test_a_trigger_that_was_changed_by_hand_is_made_again(dsn):
+    with looking(dsn) as ask, psycopg.connect(dsn, autocommit=True) as session:
+        before = ask(TRIGGER)
+        session.execute(
+            "create or replace trigger jobs_transition after update of state on leasehold.jobs for each row"
+            " when (old.state <> new.state) execute function leasehold.refuse_transition()"
+        )
+        assert ask(TRIGGER) != before
+        session.execute("update leasehold.function_files set checksum = 'changed' where name = 'zz_triggers.sql'")
+        migrate(dsn)
+        assert ask(TRIGGER) == before
+
+
 def test_an_open_transaction_holds_up_a_migration_and_no_one_else(dsn, tmp_path):
     source = next_release(tmp_path / "sql")
-    (tmp_path / "sql/functions/guard.sql").write_text(
-        (tmp_path / "sql/functions/guard.sql").read_text() + "\n-- next\n"
-    )
+    triggers = tmp_path / "sql/functions/zz_triggers.sql"
+    triggers.write_text(triggers.read_text().replace("('dead', 'queued')", "('dead', 'queued'), ('dead', 'created')"))
     source = type(source).load(tmp_path / "sql")
     with psycopg.connect(dsn, application_name="the shop") as shop, probing(dsn) as prober:
         shop.execute("select leasehold.enqueue('probe', queue => 'open')")

@@ -111,7 +111,7 @@ HELPERS = {
     # of owners
     "owns", "seen", "wait_for_keys", "unpark_ended", "check_results",
     # of sessions that sleep
-    "take_limits", "wait_for_limits",
+    "keep_trigger", "made_of", "take_limits", "wait_for_limits",
     # of rows that raise, or are too large
     "submit_one", "submit_rows", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",

@@ -46,6 +46,26 @@ begin
   perform pg_notify(current_schema(), q) from unnest(queues) q;
 end $$;
 
+-- Make a trigger, `definition` being what follows its name; nothing where it is there and was made of the same. To make one
+-- keeps all writers of its table waiting until the transaction ends, and a migration does much more in its own. What it was
+-- made of is noted in its comment, with what it is: where it was replaced by hand since, it is made again.
+create or replace function keep_trigger(on_table regclass, name text, definition text) returns void language plpgsql
+as $$
+begin
+  if exists (select from pg_trigger t where t.tgrelid = on_table and t.tgname = keep_trigger.name
+    and obj_description(t.oid, 'pg_trigger') = made_of(t.oid, definition))
+  then
+    return;
+  end if;
+  execute format('create or replace trigger %I %s', keep_trigger.name, definition);
+  execute (
+    select format('comment on trigger %I on %s is %L', keep_trigger.name, on_table, made_of(t.oid, definition))
+    from pg_trigger t where t.tgrelid = on_table and t.tgname = keep_trigger.name);
+end $$;
+
+create or replace function made_of(trigger_id oid, definition text) returns text language sql stable
+return 'made of ' || hashtextextended(definition || pg_get_triggerdef(trigger_id), 0);
+
 -- Serialises the claims of one exclusive key. Collisions of the hash only make a claimer look elsewhere.
 create or replace function exclusive_lock(exclusive_key text) returns bigint language sql stable
 return hashtextextended(current_schema() || '.exclusive.' || exclusive_key, 0);

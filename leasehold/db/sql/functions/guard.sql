@@ -3,7 +3,7 @@
 -- Error: LH001 illegal_transition.
 --
 -- AFTER, not BEFORE: a BEFORE trigger locks the row first, which costs a lock record in the WAL for each
--- update. The legal pairs are in WHEN, so on a legal path no function is called at all.
+-- update. The legal pairs are in WHEN, so on a legal path no function is called at all. The trigger itself: zz_triggers.sql.
 
 create or replace function refuse_transition() returns trigger language plpgsql
 security definer set search_path from current
@@ -14,19 +14,4 @@ begin
          else format('job %s: %s -> %s', new.id, old.state, new.state) end,
     'docs/state-machine.md lists the legal transitions; use the functions of this schema');
   return null;
-end $$;
-
-do $$
-begin
-  create or replace trigger jobs_transition after update of state, attempt on jobs for each row
-  when (new.attempt < old.attempt or old.state <> new.state and (old.state, new.state) not in (
-    ('created', 'queued'),
-    ('queued', 'running'),
-    ('running', 'success'), ('running', 'retry'), ('running', 'queued'),
-    ('retry', 'queued'),
-    ('created', 'dead'), ('queued', 'dead'), ('running', 'dead'), ('retry', 'dead'),
-    ('dead', 'queued')))
-  execute function refuse_transition();
-exception when feature_not_supported then
-  raise notice 'no triggers here: the transition guard is left out';
 end $$;

@@ -61,7 +61,7 @@ begin
   return null;
 end $$;
 
--- What happened has happened. Events go only after their job has gone: prune removes both.
+-- What happened has happened. Events go only after their job has gone: prune removes both. The triggers: zz_triggers.sql.
 create or replace function refuse_rewriting() returns trigger language plpgsql
 security definer set search_path from current
 as $$
@@ -74,16 +74,6 @@ begin
   perform refuse('LH001', 'illegal_transition', format('%s of events', lower(tg_op)),
     'the history is append-only; prune() removes finished jobs with their events');
   return null;
-end $$;
-
-do $$
-begin
-  create or replace trigger events_append_only before update or truncate on events for each statement
-  execute function refuse_rewriting();
-  create or replace trigger events_with_their_job after delete on events
-  referencing old table as events_gone for each statement execute function refuse_rewriting();
-exception when feature_not_supported then
-  raise notice 'no triggers here: the history can be rewritten by its owner';
 end $$;
 
 -- Whether transitions are being recorded.
