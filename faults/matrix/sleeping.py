@@ -5,7 +5,7 @@ A row is a call; what it works on is its own, made for it: jobs of a kind that n
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import psycopg
 
+from faults.matrix.sleepers import KEEPS, LIMITS, NEW, NOT, ROWS
 from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, groups, together
 from faults.matrix.world import World
 from faults.run import Run
@@ -22,138 +23,6 @@ from leasehold.db.migrate import Limits, migrate
 from leasehold.errors import LeaseholdError
 
 COLUMNS: Final = ("post", "enqueue", "claim", "renew", "report", "sweep", "schedule", "limits", "migrate")
-
-ONE: Final = "array[%(ghost)s::uuid], array[1], array[%(claim)s::uuid]"
-"""The token of the ghost's job, as functions take it."""
-
-ROWS: Final[Mapping[str, str]] = {
-    # producers
-    "enqueue": "enqueue('victim', queue => %(queue)s)",
-    "enqueue with a key": "enqueue('victim', idempotency_key => %(name)s)",
-    "enqueue of a busy exclusive key": "enqueue('victim', exclusive_key => 'busy')",
-    "enqueue of the fleet's kind and queue": "enqueue('quick')",
-    "enqueue for later": "enqueue('quick', run_after => interval '1 hour')",
-    "enqueue_many": "enqueue_many(jsonb_build_array(jsonb_build_object('kind', 'victim', 'idempotency_key', %(name)s::text)))",
-    "enqueue_batch": "enqueue_batch('{\"kind\": \"victim\"}', '[{}, {}]', array[%(id)s::uuid, %(id2)s::uuid])",
-    "submit": "submit('victim', idempotency_key => %(name)s)",
-    "submit_many": "submit_many(jsonb_build_array(jsonb_build_object('kind', 'victim', 'idempotency_key', %(name)s::text)))",
-    "accept": "accept(%(created)s::uuid)",
-    "accept_many": "accept_many(array[%(created)s::uuid])",
-    "hint": "hint(array['default'])",
-    "status": "status(%(fleet)s::uuid)",
-    "statuses": "statuses(array[%(fleet)s::uuid])",
-    "lease_seconds": "lease_seconds('quick')",
-    # workers
-    "claim": "claim(%(owner)s, queues => array[%(queue)s], count => 1, claim_id => %(id)s::uuid) from (select %(queued)s) t",
-    "claim of nothing": "claim(%(owner)s, kinds => array['victim'], queues => array['none'], count => 10, claim_id => %(id)s::uuid)",
-    "claim in all lanes": "claim(%(owner)s, kinds => array['victim'], count => 1, claim_id => %(id)s::uuid) from (select %(queued)s) t",
-    "claim under a limit of a queue": "claim(%(owner)s, kinds => array['victim'], queues => array['limited'], count => 1,"
-    " claim_id => %(id)s::uuid) from (select %(limited)s) t",
-    "claim under a limit of a key": "claim(%(owner)s, kinds => array['victim'], queues => array[%(queue)s], count => 1,"
-    " claim_id => %(id)s::uuid) from (select %(keyed)s) t",
-    "claim by the fleet's worker": "claim(%(worker)s, kinds => array['victim'], count => 1, claim_id => %(id)s::uuid)",
-    "claim_job": "claim_job(%(queued)s::uuid, %(owner)s, %(id)s::uuid)",
-    "heartbeat": f"heartbeat(%(owner)s, {ONE})",
-    "heartbeat by the fleet's worker": "heartbeat(%(worker)s, '{}'::uuid[], '{}'::integer[])",
-    "heartbeat of the fleet's job": "heartbeat(%(worker)s, array[%(fleet)s::uuid], array[1])",
-    "owned": "owned(%(worker)s)",
-    "complete": "complete(%(owner)s, array[%(ghost)s::uuid], array[1])",
-    "complete of the fleet's job": "complete(%(worker)s, array[%(fleet)s::uuid], array[1])",
-    "fail": "fail(%(owner)s, %(ghost)s::uuid, 1)",
-    "fail_many": "fail_many(%(owner)s, jsonb_build_array(jsonb_build_object('id', %(ghost)s::text, 'attempt', 1, 'outcome', 'failed')))",
-    "release": f"release(%(owner)s, {ONE})",
-    "sweep": "sweep()",
-    "promote": "promote()",
-    "next_due": "next_due()",
-    "upkeep": "upkeep(100, %(owner)s)",
-    "add_logs": f'add_logs(%(owner)s, {ONE}, array[\'[[1,"INFO","text"]]\'::jsonb])',
-    "start_worker": "start_worker(%(name)s, 'host', 1, null, array['victim'], array[600]::double precision[], 1)",
-    "stop_worker": "stop_worker(%(owner)s)",
-    "declare_kinds": "declare_kinds(array['victim'], array[600]::double precision[])",
-    "declare_kinds of the fleet": "declare_kinds(array['quick', 'hold'], array[%(lease)s, %(lease)s]::double precision[])",
-    "schedule_due": "schedule_due()",
-    "schedule_claim": "schedule_claim(%(schedule)s, %(owner)s, %(id)s::uuid)",
-    "schedule_fire": "schedule_fire(%(schedule)s, %(owner)s, %(id)s::uuid, null, '{}', null, 0)",
-    "schedule_problem": "schedule_problem(%(schedule)s, %(owner)s, %(id)s::uuid, 'a problem')",
-    "schedule_sync": "schedule_sync('[]')",
-    "statistics_add": "statistics_add(%(owner)s, 1, 0, '[]')",
-    "statistics_add by the fleet's worker": "statistics_add(%(worker)s, 1000000, 0, '[]')",
-    "canary_step": "canary_step()",
-    # operators
-    "events": "events()",
-    "history": "history(true)",
-    "history off": "history(false)",
-    "history_enabled": "history_enabled()",
-    "prune": "prune(interval '0', array['dead'], 100, false)",
-    "prune dry": "prune(interval '0')",
-    "prune_workers": "prune_workers(interval '1 day', 100, false)",
-    "verify": "verify()",
-    "doctor": "doctor()",
-    "names": "names()",
-    "cancel": "cancel(%(queued)s::uuid)",
-    "cancel of the fleet's job": "cancel(%(fleet)s::uuid)",
-    "retry": "retry(%(dead)s::uuid)",
-    "counts": "counts()",
-    "explain": "explain(%(queued)s::uuid)",
-    "logs": "logs(%(fleet)s::uuid)",
-    "set_limit": "set_limit('queue', %(queue)s, 5)",
-    "set_limit of the fleet's queue": "set_limit('queue', 'limited', 50)",
-    "drop_limit": "drop_limit('queue', %(limit)s)",
-    "pause": "pause(%(queue)s)",
-    "resume": "resume(%(paused)s)",
-    "run_now": "run_now(%(later)s::uuid)",
-    "retry_many": 'retry_many(\'{"kind": "victim"}\', 100, false)',
-    "cancel_many": 'cancel_many(\'{"kind": "victim"}\', 100, false)',
-    "list_jobs": "list_jobs('{}')",
-    "job_detail": "job_detail(%(fleet)s::uuid)",
-    "errors": "errors()",
-    "queue_list": "queue_list()",
-    "worker_list": "worker_list()",
-    "stats": "stats()",
-    "create_token": "create_token(%(id)s::uuid, 'x', decode(repeat('00', 32), 'hex'), array['submit'])",
-    "revoke_token": "revoke_token(%(token)s::uuid)",
-    "token": "token(%(token)s::uuid)",
-    "tokens_exist": "tokens_exist()",
-    "schedule_put": "schedule_put(%(name)s, 'victim', every => interval '1 hour')",
-    "schedule_put of an old one": "schedule_put(%(schedule)s, 'victim', every => interval '2 hours')",
-    "schedule_enable": "schedule_enable(%(schedule)s)",
-    "schedule_disable": "schedule_disable(%(schedule)s)",
-    "schedule_run_now": "schedule_run_now(%(schedule)s, %(id)s::uuid)",
-    "schedule_remove": "schedule_remove(%(schedule)s)",
-    "schedule_list": "schedule_list()",
-    "statistics": "statistics(now() - interval '1 hour', now(), 60)",
-    "flow": "flow(now() - interval '1 hour', now(), 60)",
-    "rates": "rates()",
-    "system": "system()",
-    "holders": "holders()",
-    "canary_start": "canary_start('victim', null) from (select %(dead)s) t",
-    "canary_stop": "canary_stop(%(id)s::uuid, 'x')",
-    "canary_list": "canary_list()",
-    "schema_version": "schema_version()",
-    "schema_supports_from": "schema_supports_from()",
-}
-
-NOT: Final = {
-    "history off": "it drops triggers: whoever leaves that open has locked the table jobs, which nothing passes"
-}
-"""Rows that make no sense, and why."""
-
-NEW: Final[dict[str, str]] = {
-    "id": "select gen_random_uuid()::text",
-    "id2": "select gen_random_uuid()::text",
-    "queued": "select enqueue('victim', queue => %(queue)s)::text",
-    "later": "select enqueue('victim', queue => %(queue)s, run_after => interval '1 hour')::text",
-    "limited": "select enqueue('victim', queue => 'limited')::text",
-    "keyed": "select enqueue('victim', queue => %(queue)s, exclusive_key => 'limited/victim')::text",
-    "created": "select submit('victim', queue => %(queue)s)::text",
-    "token": "select t.id::text from (select gen_random_uuid() as id) t,"
-    " lateral (select create_token(t.id, 'x', decode(repeat('00', 32), 'hex'), array['submit'])) c",
-    "schedule": "select %(name)s::text from schedule_put(%(name)s, 'victim', every => interval '1 hour')",
-    "limit": "select %(name)s::text from set_limit('queue', %(name)s, 5)",
-    "paused": "select %(name)s::text from pause(%(name)s)",
-    "worker": "select id from workers where stopped_at is null and kinds @> array['hold'] order by id limit 1",
-}  # fmt: skip
-"""How the things that a call works on are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +36,10 @@ class Sleeper:
 
 def sleeping(run: Run) -> None:
     """The matrix."""
-    world = World(run)
-    world.serve()
-    world.rows("select declare_kinds(array['victim'], array[600]::double precision[])")
-    for scope, name in (("queue", "limited"), ("kind", "limited"), ("key", "limited/")):
-        world.rows("select set_limit(%s, %s, 50)", scope, name)
-    world.enqueue("hold", {"until": "held"}, exclusive_key="busy")
+    world = awake(run)
     table = Table(rows=len(ROWS), columns=len(COLUMNS))
     rows = chosen([row for row in ROWS if row not in NOT])
-    for found in together(groups(rows, 1 if run.full else 12), lambda part: probe(world, part)):
+    for found in together(groups(rows, 1 if run.full else 33), lambda part: probe(world, part)):
         table.add(found, run.folder)
         if dead := world.dead_workers():
             run.problems.append(dead)
@@ -186,10 +50,22 @@ def sleeping(run: Run) -> None:
     run.check(not (why := world.ended(sorted(world.innocents), within=60)), why)
     run.check(not (why := world.charged()), why)
     world.settle()
+    run.check(not (why := world.untold()), why)
     table.close(run)
 
 
-def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
+def awake(run: Run) -> World:
+    """A fleet, with what the calls and the columns need."""
+    world = World(run)
+    world.serve()
+    world.rows("select declare_kinds(array['victim'], array[600]::double precision[])")
+    for scope, name in LIMITS.items():
+        world.rows("select set_limit(%s, %s, 50)", scope, name)
+    world.enqueue("hold", {"until": "held"}, exclusive_key="busy")
+    return world
+
+
+def probe(world: World, rows: Sequence[str], columns: Sequence[str] = COLUMNS) -> dict[tuple[str, str], Result]:
     """Let these calls sleep, all at once, and see whether everything goes on."""
     world.keep_held(6)
     with ExitStack() as stack:
@@ -200,8 +76,8 @@ def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
             if (found := sleep(world, row, things, stack, alone=len(rows) == 1))
         ]
         before = set(world.innocents)
-        why = dict.fromkeys(COLUMNS, "")
-        futures = {column: world.pool.submit(act, world, sleepers) for column, act in ACTS.items()}
+        why = dict.fromkeys(COLUMNS, PASSED)
+        futures = {column: world.pool.submit(ACTS[column], world, sleepers) for column in columns}
         for column, future in futures.items():
             why[column] = _reason(future)
         made = world.innocents - before
@@ -214,7 +90,7 @@ def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
         world.forgive()
     if late := world.ended(sorted(made)):
         why["report"] = why["report"] or f"and not after the session had ended either: {late}"
-    return {(row, column): why[column] for row in slept for column in COLUMNS}
+    return {(row, column): why[column] for row in slept for column in columns}
 
 
 def _reason(future: "Future[str]") -> str:
@@ -372,19 +248,21 @@ def schedule(world: World, _: Sequence[Sleeper]) -> str:
     return PASSED
 
 
-def limits(world: World, _: Sequence[Sleeper]) -> str:
-    """What is under limits runs."""
-    jobs = [
-        world.innocent(queue="limited"),
-        world.innocent("limited"),
-        world.innocent(exclusive_key=f"limited/{uuid4()}"),
-    ]
-    return world.ended(jobs)
+def limits(world: World, sleepers: Sequence[Sleeper]) -> str:
+    """What is under limits runs; under one that a session keeps, when that has ended."""
+    kept = {KEEPS[sleeper.row] for sleeper in sleepers if sleeper.row in KEEPS}
+    jobs = {
+        "queue": world.innocent(queue=LIMITS["queue"]),
+        "kind": world.innocent(LIMITS["kind"]),
+        "key": world.innocent(exclusive_key=f"{LIMITS['key']}{uuid4()}"),
+    }
+    return world.ended([job for scope, job in jobs.items() if scope not in kept])
 
 
 def migrate_again(world: World, _: Sequence[Sleeper]) -> str:
-    """All functions are made again, or the migration says who is in its way."""
+    """All functions and triggers are made again, or the migration says who is in its way."""
     world.rows("update function_files set checksum = 'changed'")
+    world.rows("comment on trigger jobs_transition on jobs is null")
     began = time.monotonic()
     try:
         migrate(world.server.dsn, limits=Limits(lock_timeout=0.5, attempts=2, first_pause=0.1))

@@ -89,7 +89,7 @@ def groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 def together(packs: Iterable[Sequence[str]], probe: Callable[[Sequence[str]], Found]) -> Iterator[Found]:
     """Probe several rows at once; where a cell of a group fails, each of its rows alone, to learn which it was.
 
-    A row that cannot be probed beside the others of its group gives nothing there, and is probed alone. A failure
+    Rows that cannot be probed beside the others of their group give nothing there, and are probed after them. A failure
     that no row shows alone is the group's own and stays: its cells keep the reason of the group.
     """
     for group in packs:
@@ -100,7 +100,8 @@ def together(packs: Iterable[Sequence[str]], probe: Callable[[Sequence[str]], Fo
         probed = {row for row, _ in found}
         if not _any_failed(found):
             yield found
-            yield from (probe([row]) for row in group if row not in probed)
+            left = [row for row in group if row not in probed]
+            yield from together([left] if 0 < len(left) < len(group) else [[row] for row in left], probe)
             continue
         alone = []
         for row in group:

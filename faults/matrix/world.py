@@ -202,6 +202,16 @@ class World:
         guilty = [job for job in found if job["retry_count"] > 0]
         return f"innocents were charged: {describe(guilty)}" if guilty else ""
 
+    def untold(self) -> str:
+        """Which leases a living worker lost without a line in its log. That of a job which a session kept locked may be."""
+        lost = self.rows(
+            "select a.job_id::text from attempts a join workers w on w.id = a.worker"
+            " where a.outcome = 'lease_expired' and w.host is not null and w.stopped_at is null"
+        )
+        said = "".join(member.said() for member in self.workers)
+        silent = [job for (job,) in lost if job not in said]
+        return f"no log says that a lease was lost: {', '.join(silent)}" if silent else ""
+
     def dead_workers(self) -> str:
         """Which processes have ended."""
         ended = [member for member in self.run.fleet.members if not member.alive]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.test_scenarios import hold
 
-PASSING = ("frozen", "poison")
+PASSING = ("frozen", "poison", "sleeping")
 
 
 @pytest.mark.timeout(300)
