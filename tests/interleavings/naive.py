@@ -119,7 +119,7 @@ NAIVE: Final[dict[str, Naive]] = {
     ),
     # The holder ends between the look at it and the parking: nobody puts the parked job back.
     "an end that does not take the lock of its key": Naive(
-        change=_edit("unpark_ended", "pg_try_advisory_xact_lock(exclusive_lock(t.key)) as locked", "true as locked"),
+        change=_edit("unpark_ended", "pg_try_advisory_xact_lock(exclusive_lock(t.key)) end", "true end"),
         first="claim",
         second="complete",
         start="behind a key, not parked",

@@ -54,25 +54,40 @@ def current(session, key="x"):
     return session.values("select id from jobs where exclusive_key = %s and is_current", key)
 
 
+def finish(session, job_id, worker):
+    """As a worker does it: a report whose row is locked is repeated."""
+    while True:
+        try:
+            return complete(session, job_id, worker)
+        except psycopg.errors.LockNotAvailable:
+            continue
+
+
 @pytest.mark.parametrize("jobs", [2, 20])
 def test_fifty_claimers_never_run_two_jobs_of_one_key_and_finish_them_all(db, session, jobs):
+    """At no moment is a job parked that neither a running sibling, nor a runnable one, nor upkeep will put back."""
     session.execute(LOG)
+    session.one("declare_kinds", kinds=["k"], lease_seconds=[600])
     ids = db.insert(session, jobs, exclusive_key="'x'")
     others = db.insert(session, 10, exclusive_key="'y' || n") + db.insert(session, 10)
     wanted = set(ids + others)
 
     def work(claimer, place):
         worker, chance, done = f"w{place}", random.Random(place), []
-        end = time.monotonic() + 30
-        while claimer.value("select exists (select from jobs where state <> 'success')"):
-            assert time.monotonic() < end, "the jobs do not finish"
+        end = time.monotonic() + 120
+        while left := claimer.value("select count(*) from jobs where state <> 'success'"):
+            assert time.monotonic() < end, f"{left} jobs do not finish"
+            if place == 1:
+                assert claimer.value("select forgotten_jobs(100)") == []
             if place % 3:
                 mine = claimed(claimer, worker, chance.randint(1, 5))
             else:
                 mine = [job for job in chance.sample(ids, 2) if claimer.one("claim_job", job_id=job, worker=worker)]
             for job_id in mine:
-                complete(claimer, job_id, worker)
+                finish(claimer, job_id, worker)
             done.extend(mine)
+            if not mine and chance.random() < 0.1:
+                claimer.one("promote")
         return done
 
     done = [job for jobs in db.crowd(50, work) for job in jobs]
@@ -386,3 +401,69 @@ def test_a_job_that_ends_under_an_old_snapshot_leaves_none_of_its_key_behind(db,
         assert old.column("complete", worker="w", ids=[first], attempts=[1]) == [first]
     session.one("promote")
     assert session.column("claim", worker="v", count=10) == [second]
+
+
+def advisory_locks(session, backend) -> int:
+    return session.value(
+        "select count(*) from pg_locks where locktype = 'advisory' and pid = %s", backend.info.backend_pid
+    )
+
+
+def test_a_report_of_many_keys_locks_a_hundred_of_them_and_upkeep_frees_the_rest(db, session):
+    """Each lock takes a place in a table that the whole server shares."""
+    db.insert(session, 500, exclusive_key="'x' || n % 250")
+    first = claimed(session, count=1000)
+    assert len(first) == 250
+    assert len(parked(session)) == 250
+    reporter, listener = db.connect(), db.connect()
+    listener.execute("listen leasehold")
+    with reporter.transaction():
+        assert len(reporter.column("complete", worker="w", ids=first, attempts=[1] * 250)) == 250
+        assert advisory_locks(session, reporter) == 100
+    assert "@due" in [notify.payload for notify in listener.notifies(timeout=60, stop_after=2)]
+    assert session.value("select count(*) from unpark_later") == 150
+    assert session.value("select next_due from upkeep()") <= 0.2
+    assert session.value("select count(*) from unpark_later") == 50
+    session.one("promote")
+    assert parked(session) == []
+    assert len(claimed(session, count=1000)) == 250
+    db.assert_consistent(session)
+
+
+def test_the_end_of_a_job_whose_key_is_in_use_wakes_upkeep(db, session):
+    holder, waiting = (session.one("enqueue", kind="k", exclusive_key="x") for _ in range(2))
+    assert claimed(session) == [holder]
+    looker, listener = db.connect(), db.connect()
+    listener.execute("listen leasehold")
+    with looker.transaction():
+        assert looker.one("claim_job", job_id=waiting, worker="v") is False
+        complete(session, holder)
+    assert [notify.payload for notify in listener.notifies(timeout=60, stop_after=1)] == ["@due"]
+    assert session.value("select next_due from upkeep()") is None
+    assert claimed(session) == [waiting]
+
+
+def test_the_best_parked_job_is_locked_and_the_next_one_of_its_key_is_put_back(db, session):
+    holder, best, next_best = (session.one("enqueue", kind="k", exclusive_key="x") for _ in range(3))
+    assert claimed(session) == [holder]
+    other = db.connect()
+    with other.transaction():
+        other.execute("select from jobs where id = %s for update", [best])
+        complete(session, holder)
+        assert parked(session) == [best]
+        assert claimed(session) == [next_best]
+
+
+def test_claim_job_of_a_job_that_is_over_does_not_take_its_key(db, session):
+    over, holder, waiting = (session.one("enqueue", kind="k", exclusive_key="x") for _ in range(3))
+    assert claimed(session) == [over]
+    complete(session, over)
+    assert claimed(session) == [holder]
+    looker = db.connect()
+    with looker.transaction():
+        assert looker.one("claim_job", job_id=over, worker="v") is False
+        assert looker.one("claim_job", job_id=holder, worker="v") is False
+        assert session.value("select pg_try_advisory_xact_lock(exclusive_lock('x'))")
+        complete(session, holder)
+        assert parked(session) == []
+    assert claimed(session) == [waiting]

@@ -16,7 +16,7 @@ declare
   target record;
   settled boolean;
 begin
-  select j.exclusive_key, j.kind, j.queue, j.lease_owner, j.claim_id, j.lease_expires_at
+  select j.exclusive_key, j.kind, j.queue, j.state, j.lease_owner, j.claim_id, j.lease_expires_at
   into target from jobs j where j.id = job_id;
   if not found then
     perform refuse('LH002', 'job_unknown', format('no job has the id %s', job_id));
@@ -24,7 +24,8 @@ begin
   if target.claim_id = token and target.lease_owner = worker then
     return target.lease_expires_at > clock();
   end if;
-  if of_queues and exists (select from queues p where p.queue = target.queue) then
+  -- Before the lock of the key: the end of the key's running job waits for it.
+  if target.state <> 'queued' or of_queues and exists (select from queues p where p.queue = target.queue) then
     return false;
   end if;
   if target.exclusive_key is not null and not pg_try_advisory_xact_lock(exclusive_lock(target.exclusive_key)) then

@@ -74,18 +74,24 @@ begin
 end $$;
 
 -- Jobs of these keys have stopped running: take the locks of the keys, as many as are to be had, and put parked jobs
--- back. A caller that holds limits, or must not wait for another reason, is not `patient`.
+-- back. A caller that holds limits, or must not wait for another reason, is not `patient`. No more than 100 keys at once:
+-- each takes a place in the server's lock table until the commit. Keys that are left are noted, and a patient caller wakes
+-- the upkeep of the workers for them; upkeep itself, which is not patient, knows when to look again.
 create or replace function unpark_ended(keys text[], patient boolean) returns void language plpgsql
 as $$
 declare
   open_keys text[];
-  later text[];
+  later text[];   -- in use by a claim at this moment
+  beyond text[];  -- more than are locked at once
 begin
-  select array_agg(k.key) filter (where k.locked), array_agg(k.key) filter (where not k.locked) into open_keys, later
-  from (select t.key, pg_try_advisory_xact_lock(exclusive_lock(t.key)) as locked
-        from (select distinct unnest(keys) as key order by 1) t) k;
+  select array_agg(k.key) filter (where k.locked), array_agg(k.key) filter (where not k.locked),
+    array_agg(k.key) filter (where k.locked is null)
+  into open_keys, later, beyond
+  from (select t.key, case when t.nth <= 100 then pg_try_advisory_xact_lock(exclusive_lock(t.key)) end as locked
+        from (select d.key, row_number() over (order by d.key) as nth
+              from (select distinct unnest(keys) as key) d order by 1) t) k;
   if later is not null and patient then
-    -- A subtransaction only here, where somebody is claiming one of the keys at this moment.
+    -- A subtransaction only here, where a claim has one of the keys at this moment.
     begin
       perform wait_for_keys(later);
       open_keys := open_keys || later;
@@ -97,7 +103,13 @@ begin
   if open_keys is not null then
     perform unpark(open_keys);
   end if;
-  insert into unpark_later (exclusive_key) select unnest(later);
+  later := later || beyond;
+  if later is not null then
+    insert into unpark_later (exclusive_key) select unnest(later);
+    if patient then
+      perform announce(array['@due']);
+    end if;
+  end if;
 end $$;
 
 -- Put the best parked job of each key back among the runnable ones: of each queue and kind, because nobody may be

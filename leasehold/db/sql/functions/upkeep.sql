@@ -43,7 +43,8 @@ begin
     next_due := least(next_due, 0.1);  -- under a limit that was dropped: more than a sweep puts back at once, or locked
   end if;
   if exists (select from unpark_later) then
-    next_due := least(next_due, 0.2);  -- keys that were in use when their job ended
+    -- Keys that were in use when their job ended; or more of them than promote has tried, which are in use by no claim.
+    next_due := least(next_due, case when exists (select from unpark_later offset 100) then 0.05 else 0.2 end);
   end if;
   return next;
 end $$;
