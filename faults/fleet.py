@@ -46,9 +46,18 @@ class Member:
         """Whether it runs, or stands still."""
         return self._process is not None and self._process.poll() is None
 
-    def said(self) -> str:
-        """What it has printed, and those before it in its place."""
-        return self._output.read_text(errors="replace") if self._output.exists() else ""
+    def said(self, after: int = 0) -> str:
+        """What it has printed, and those before it in its place; after so many bytes."""
+        if not self._output.exists():
+            return ""
+        with self._output.open("rb") as file:
+            file.seek(after)
+            return file.read().decode(errors="replace")
+
+    @property
+    def printed(self) -> int:
+        """How many bytes it has printed."""
+        return self._output.stat().st_size if self._output.exists() else 0
 
     def worked(self, history: Path) -> bool:
         """Whether this process, not its predecessor, has begun a job."""

@@ -1,8 +1,11 @@
-"""Commands of `leasehold`, in this process: there are hundreds of them."""
+"""Commands of `leasehold`: in this process, for there are hundreds of them, and some in processes of their own."""
 
 import contextlib
 import io
+import subprocess
+import sys
 
+from faults.fleet import ROOT
 from leasehold.cli.app import main
 
 
@@ -20,3 +23,11 @@ def command(arguments: list[str]) -> tuple[int, str]:
         code, failed = 1, f"Traceback: {type(error).__name__}: {error}"
     out.seek(0)
     return code, out.read() + failed
+
+
+def program(arguments: list[str]) -> tuple[int, str]:
+    """The same, really started."""
+    made = subprocess.run(
+        [sys.executable, "-m", "leasehold", *arguments], cwd=ROOT, capture_output=True, check=False, timeout=60
+    )
+    return made.returncode, (made.stdout + made.stderr).decode(errors="backslashreplace")

@@ -5,7 +5,7 @@ in both cases the innocents beside it succeed at their first attempt, the worker
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from faults.matrix.behaviours import DEADLY, EVERYWHERE, ON_THE_LOOP
@@ -13,7 +13,7 @@ from faults.matrix.corpus import VALUES
 from faults.matrix.producers import PRODUCERS, Producers, Unfit
 from faults.matrix.says import PLACES
 from faults.matrix.table import PASSED, Found, NotApplicable, Result, Table, chosen, diagonal, halving
-from faults.matrix.world import World
+from faults.matrix.world import Job, World
 from faults.run import Run
 
 Cell = tuple[str, str]
@@ -27,23 +27,35 @@ LOOKS: Final = 30.0
 """Seconds that a job gets: most are over in a few milliseconds, together with the others of their batch."""
 
 
+ACTS: Final = [*EVERYWHERE, *ON_THE_LOOP, *DEADLY]
+BATCH: Final = 120
+"""So many cells are tried at once; where one of them fails, halves of them, until it is known which."""
+
+
 def cells(*, full: bool) -> list[Cell]:
     """The whole matrix, or the sample in which every row and every column occurs."""
-    values, acts = list(VALUES), [*EVERYWHERE, *ON_THE_LOOP, *DEADLY]
+    values, acts = list(VALUES), ACTS
     places = [*PRODUCERS, *SAID]
-    behaved = [(act, column) for act in acts for column in BEHAVED if applies(act, column)]
     if full:
-        return [(value, place) for value in values for place in places] + behaved
+        # By column: what shares a batch differs in the value only.
+        return [(row, column) for column in [*places, *BEHAVED] for row in [*values, *acts]]
+    behaved = [(act, column) for act in acts for column in BEHAVED if not unfit(act, column)]
     # Each behaviour once, its ways of running in turns.
     chosen = {act: [cell for cell in behaved if cell[0] == act] for act in acts}
     return diagonal(values, places) + [found[n % len(found)] for n, found in enumerate(chosen.values())]
 
 
-def applies(act: str, column: str) -> bool:
-    """Whether a task that runs like this can behave so."""
-    if act in ON_THE_LOOP:
-        return column == "behave"
-    return act not in DEADLY or column == "in a process: behave"
+def unfit(row: str, column: str) -> str:
+    """Why the cell makes no sense, or nothing."""
+    if column not in BEHAVED:
+        return "a behaviour is not a value that could be said" if row in ACTS else ""
+    if row in VALUES:
+        return "a value is said, it does not behave"
+    if row in ON_THE_LOOP and column != "behave":
+        return "only a coroutine can do it"
+    if row in DEADLY and column != "in a process: behave":
+        return "it would end the worker itself, which tests/worker/test_bystanders.py does"
+    return ""
 
 
 def poison(run: Run) -> None:
@@ -54,11 +66,13 @@ def poison(run: Run) -> None:
     table = Table(rows=len({row for row, _ in wanted}), columns=len({column for _, column in wanted}))
     producers = Producers(world)
     run.stack.callback(producers.close)
-    told = [cell for cell in wanted if cell[1] in PRODUCERS]
-    said = [cell for cell in wanted if cell[1] not in PRODUCERS]
-    for found in halving(told, 50, lambda part: produce(world, producers, part)):
+    table.add({cell: NotApplicable(why) for cell in wanted if (why := unfit(*cell))}, run.folder)
+    fit = [cell for cell in wanted if cell not in table.results]
+    said_by_producers = [cell for cell in fit if cell[1] in PRODUCERS]
+    said_by_tasks = [cell for cell in fit if cell[1] not in PRODUCERS]
+    for found in halving(said_by_producers, BATCH, lambda part: produce(world, producers, part)):
         table.add(found, run.folder)
-    for found in halving(said, 50, lambda part: speak(world, part)):
+    for found in halving(said_by_tasks, BATCH, lambda part: speak(world, part)):
         table.add(found, run.folder)
     run.check(not (why := world.charged()), why)
     world.settle()
@@ -69,6 +83,7 @@ def produce(world: World, producers: Producers, part: Sequence[Cell]) -> Found:
     """A producer says each value in its place; what was taken has to come to its end, and can be looked at."""
     found: dict[Cell, Result] = {}
     jobs: dict[Cell, str] = {}
+    printed = [worker.printed for worker in world.workers]
     innocents = [world.innocent() for _ in range(5)]
     for row, column in part:
         try:
@@ -81,13 +96,15 @@ def produce(world: World, producers: Producers, part: Sequence[Cell]) -> Found:
             found[row, column] = PASSED
             if job is not None:
                 jobs[row, column] = job
+    innocents += [world.innocent() for _ in range(5)]
     producers.withdraw()
-    return found | judged(world, jobs, innocents, producers)
+    return found | judged(world, jobs, innocents, printed, producers)
 
 
 def speak(world: World, part: Sequence[Cell]) -> Found:
     """Tasks say each value in its place, beside innocents."""
     jobs: dict[Cell, str] = {}
+    printed = [worker.printed for worker in world.workers]
     innocents = [world.innocent() for _ in range(5)] + [world.innocent("hold", {"until": "."})]
     for row, column in part:
         way = next(way for way in sorted(IN, reverse=True) if column.startswith(way))
@@ -95,10 +112,13 @@ def speak(world: World, part: Sequence[Cell]) -> Found:
         what = {"what": row} if place == "behave" else {"place": place, "value": row}
         kind = ("behave" if place == "behave" else "say") + IN[way]
         jobs[row, column] = world.enqueue(kind, what, queue="poison", max_attempts=2)
-    return judged(world, jobs, innocents)
+    innocents += [world.innocent() for _ in range(5)] + [world.innocent("chatty")]
+    return judged(world, jobs, innocents, printed)
 
 
-def judged(world: World, jobs: dict[Cell, str], innocents: list[str], producers: Producers | None = None) -> Found:
+def judged(
+    world: World, jobs: dict[Cell, str], innocents: list[str], printed: list[int], producers: Producers | None = None
+) -> Found:
     """Wait until all have ended, and see what became of them and of the others."""
     deadline = time.monotonic() + LOOKS + len(jobs) / 20
     left = dict(jobs)
@@ -113,6 +133,8 @@ def judged(world: World, jobs: dict[Cell, str], innocents: list[str], producers:
     for cell in left:
         state = states[jobs[cell]]
         reasons[cell] = f"has not ended: {state['state']}, attempt {state['attempt']}, failures {state['retry_count']}"
+    unlogged = silent(world, states.values(), printed)
+    reasons |= {cell: "the log does not say what happened to it" for cell, job in jobs.items() if job in unlogged}
     harm = world.ended(innocents, within=10) or world.charged(innocents) or world.dead_workers()
     if harm:
         reasons = {cell: why or f"harm to others: {harm}" for cell, why in reasons.items()}
@@ -121,6 +143,20 @@ def judged(world: World, jobs: dict[Cell, str], innocents: list[str], producers:
         if not reasons[cell] and producers is not None and (why := producers.look(job)):
             reasons[cell] = why
     return reasons
+
+
+def silent(world: World, jobs: Iterable[Job], printed: list[int]) -> set[str]:
+    """Those that failed or are dead, and of which no line of the workers' logs says so."""
+    left = {str(job["id"]) for job in jobs if job["retry_count"] > 0 or job["state"] == "dead"}
+    deadline = time.monotonic() + LOOKS
+    while left:
+        said = "".join(worker.said(after) for worker, after in zip(world.workers, printed, strict=True))
+        logged = {job for line in said.splitlines() if " leasehold.worker: " in line for job in left if job in line}
+        left -= logged
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
 
 
 def heal(world: World, jobs: Any) -> None:

@@ -5,6 +5,8 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID, uuid4
@@ -12,8 +14,8 @@ from uuid import UUID, uuid4
 import psycopg
 
 from faults.matrix import says
-from faults.matrix.commands import command
-from faults.matrix.corpus import Raw
+from faults.matrix.commands import command, program
+from faults.matrix.corpus import TEXTS, Raw
 from faults.matrix.world import World
 from leasehold.db.pool import Database
 from leasehold.errors import LeaseholdError
@@ -80,6 +82,12 @@ PRODUCERS: Final[list[str]] = [
 
 _OURS: Final = ("LH", "22", "54", "0A000")
 """What SQL may refuse with: our own codes, PostgreSQL's for a value that is none of its type or too large."""
+
+
+_PRINTED: Final = (bool, int, float, Decimal, datetime, date, timedelta, UUID)
+
+_REALLY: Final = [TEXTS[name] for name in ("emoji", "lone low surrogate", "escape sequences", "newlines", "dash")]
+"""Values that a process of its own gets on its command line; the others are said to the same function in this one."""
 
 
 class Unfit(Exception):
@@ -259,7 +267,8 @@ class Producers:
             raise Unfit("no argument of a program can hold it")
         options = ["-p", f"value={said}"] if field == "parameter" else [_CLI_NAMES[field], said]
         queue = [] if field == "queue" else ["--queue", self._queue]
-        code, text = command(["enqueue", "eat", "--anyway", *queue, *options])
+        run = program if type(value) is str and value in _REALLY else command
+        code, text = run(["enqueue", "eat", "--anyway", *queue, *options])
         assert "Traceback" not in text, f"a traceback: {text[-300:]}"
         assert code in (0, 1, 2), f"ended with {code}: {text[-200:]}"
         if code:
@@ -277,9 +286,15 @@ class _RefusedError(Exception):
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Raw) or type(value) is not str:
-        raise Unfit("only text can be said there")
-    return value
+    """As text: numbers and times as they are printed."""
+    if type(value) is str:
+        return value
+    if type(value) not in _PRINTED:
+        raise Unfit("only text, a number or a time can be said there")
+    try:
+        return str(value)
+    except ValueError as error:
+        raise Unfit(f"cannot be printed: {error}"[:100]) from error
 
 
 def _json(value: Any) -> str:
