@@ -115,6 +115,9 @@ class Member:
 class Fleet:
     """All of them; none outlives the run."""
 
+    program = "leasehold"
+    """The module that workers and servers are started by, unless another is named."""
+
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
         self._env = dict(env)
@@ -122,16 +125,16 @@ class Fleet:
 
     def worker(
         self, name: str, dsn: str, *options: str, slots: int = 10, app: str = "faults.tasks:app",
-        program: str = "leasehold", **env: str,
+        program: str = "", **env: str,
     ) -> Member:  # fmt: skip
         """A worker, not started yet."""
-        command = ["-m", program, "worker", app, "--slots", str(slots), "--grace", "5", *options]
+        command = ["-m", program or self.program, "worker", app, "--slots", str(slots), "--grace", "5", *options]
         return self._add(name, command, dsn, env)
 
-    def server(self, name: str, dsn: str, *, program: str = "leasehold", **env: str) -> Member:
+    def server(self, name: str, dsn: str, *, program: str = "", **env: str) -> Member:
         """An API server, not started yet."""
         port = free_port()
-        member = self._add(name, ["-m", program, "serve", "--port", str(port)], dsn, env)
+        member = self._add(name, ["-m", program or self.program, "serve", "--port", str(port)], dsn, env)
         member.url = f"http://127.0.0.1:{port}"
         return member
 

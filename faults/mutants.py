@@ -223,3 +223,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         edits=[Edit("cancel_v1", "  return true;", "  delete from jobs j where j.id = before.id; return true;")],
     ),
 }  # fmt: skip
+
+UNREADABLE_TIMES: Final = Mutant(
+    law="what was taken can be looked at",
+    statements=[
+        "create or replace function is_readable(moment timestamptz) returns boolean language sql immutable return true"
+    ],
+)
+"""An entry check that is missing: infinite times are taken. For the matrix `poison`, whose law this is."""

@@ -122,11 +122,13 @@ class Proxy:
 
     def stall(self, how: str, pattern: str = "", *, new: bool = False) -> Stall:
         """Hold up the lines of these names; with `new` also those that are yet to come. `heal` ends it."""
-        matching = re.compile(pattern)
-        there = frozenset(line for line in list(self.lines) if matching.search(line.name))
-        made = Stall(how, matching, None if new else there)
+        made = Stall(how, re.compile(pattern), None if new else frozenset(self.reaches(pattern)))
         self.stalls.add(made)
         return made
+
+    def reaches(self, pattern: str) -> "list[_Line]":
+        """The lines of these names."""
+        return [line for line in list(self.lines) if re.search(pattern, line.name)]
 
     def heal(self, stall: Stall) -> None:
         """End it: what was held goes on."""
@@ -134,8 +136,7 @@ class Proxy:
 
     def cut(self, how: str, pattern: str = "") -> int:
         """End these lines: `reset`, `close`, or `half-open`: the server's end is gone and the client hears nothing."""
-        matching = re.compile(pattern)
-        found = [line for line in list(self.lines) if matching.search(line.name)]
+        found = self.reaches(pattern)
         for line in found:
             self._loop.call_soon_threadsafe(line.cut, how)
         return len(found)

@@ -31,6 +31,12 @@ GOOD: list[dict[str, Any]] = [
     {"tags": ("ü" * 250,)},
 ]
 
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"kind": ""}, "kind '' does not have 1 to 200 bytes"),
     ({"kind": "k" * 201}, "kind of 201 bytes"),
@@ -66,6 +72,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tags": ("t" * 501,)}, "tag of 501 bytes"),
     ({"idempotency_key": "schedule:x"}, "begins as those of schedules"),
 ]
+
+
+@pytest.mark.parametrize(
+    "field", ["kind", "queue", "priority", "idempotency_key", "exclusive_key", "tags", "run_after"]
+)
+@pytest.mark.parametrize("value", [Unprintable(), "\0" * 10**6, -(10**5000)], ids=["repr", "str", "int"])
+def test_a_value_that_cannot_be_shown_is_still_refused_in_words(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field.removesuffix("s")) as caught:
+        intent(**{field: (value,) if field == "tags" else value})
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("fields", GOOD, ids=str)

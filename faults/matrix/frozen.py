@@ -151,13 +151,14 @@ def suffer(world: World, seat: Seat, row: str, column: str) -> None:
     world.run.log.note("fault", row=row, column=column, seat=seat.queue)
     if way in CUTS:
         end = time.monotonic() + lasts
-        seat.proxy.cut(way, ROWS[row])
+        assert seat.proxy.cut(way, ROWS[row]), "there is no such connection"
         while (left := end - time.monotonic()) > 0:
             # Once a lease what was opened anew is cut again; where the whole network is gone, none that comes lives.
             time.sleep(min(left, 0.05 if new else world.run.lease))
             seat.proxy.cut("reset" if new else way, ROWS[row])
         return
     stall = seat.proxy.stall(way, ROWS[row], new=new)
+    assert new or stall.lines, "there is no such connection"
     time.sleep(lasts)
     seat.proxy.heal(stall)
 
@@ -213,11 +214,15 @@ def hold(world: World, seat: Seat) -> list[str]:
     rest = [world.enqueue("hold", {"until": name}, queue=seat.queue) for _ in range(2)]
     jobs = [first, *rest]
     world.until(lambda: all(job["state"] == "running" for job in world.jobs(jobs).values()), "the seat holds jobs")
+    warm = [world.enqueue(queue=seat.queue)]  # its end is reported, by a connection which is made when it is needed
+    world.until(lambda: not world.ended(warm), "the seat reports")
     return jobs
 
 
 def of_api(world: World, seat: Seat, row: str, column: str) -> str:
     """Every request is answered in time, with a job or with 503, and afterwards with a job."""
+    world.post(url=seat.member.url)  # hints have a connection of their own, which is made when there is one to give
+    world.until(lambda: seat.proxy.reaches(ROWS[row]), "there is such a connection")
     printed = seat.member.printed
     with ThreadPoolExecutor(8) as pool:
         suffering = pool.submit(suffer, world, seat, row, column)

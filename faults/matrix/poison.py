@@ -146,8 +146,8 @@ def judged(
 
 
 def silent(world: World, jobs: Iterable[Job], printed: list[int]) -> set[str]:
-    """Those that failed or are dead, and of which no line of the workers' logs says so."""
-    left = {str(job["id"]) for job in jobs if job["retry_count"] > 0 or job["state"] == "dead"}
+    """Those that failed or died in a worker, and of which no line of the workers' logs says so."""
+    left = {str(job["id"]) for job in jobs if job["attempt"] and (job["retry_count"] > 0 or job["state"] == "dead")}
     deadline = time.monotonic() + LOOKS
     while left:
         said = "".join(worker.said(after) for worker, after in zip(world.workers, printed, strict=True))

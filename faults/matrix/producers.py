@@ -112,7 +112,7 @@ class Producers:
         os.environ.pop("LEASEHOLD_DSN", None)
 
     def say(self, column: str, value: Any) -> str | None:
-        """The id of the job that was recorded and has to come to its end, or None."""
+        """The id of the job that was recorded, or None: it has to come to its end, or to be withdrawn."""
         way, _, field = column.partition(": ")
         try:
             job = self._sayers[way](self, field, value) if way in self._sayers else self._operate(column[4:], value)
@@ -125,7 +125,7 @@ class Producers:
         if job is not None:
             self._world.run.log.ok(self._world.run.log.invoke("enqueue", job=job, kind="eat"), job=job)
             self._withdraw.append(job)
-        return job if job is not None and field not in ("kind", "run at", "run after") else None
+        return job
 
     def withdraw(self) -> None:
         """What waits for a far time, or for a worker that knows its kind, is cancelled; what is paused goes on."""
@@ -217,6 +217,8 @@ class Producers:
             return str(task.using(**{name: [value] if field == "tags" else value}).enqueue().id)
         except (LeaseholdError, TypeError, ValueError) as error:
             raise _RefusedError from error
+        except Exception as error:
+            raise AssertionError(f"raised {type(error).__name__}: {error}"[:300]) from error
 
     def _http(self, field: str, value: Any) -> str | None:
         if field in ("path", "query", "header"):

@@ -13,6 +13,9 @@ from faults.run import Run
 T = TypeVar("T")
 
 
+CROSS: Final = " × "
+"""Between the row and the column in the name of a cell."""
+
 PASSED: Final = ""
 """A cell's result is the reason why it failed; none: it passed."""
 
@@ -42,7 +45,7 @@ class Table:
         """Take results in; a cell that failed once stays failed. What failed is noted at once in the run's folder."""
         if folder is not None:
             with (folder / "cells.txt").open("a") as file:
-                file.writelines(f"{row} × {column}: {why or 'passed'}\n" for (row, column), why in found.items())
+                file.writelines(f"{row}{CROSS}{column}: {why or 'passed'}\n" for (row, column), why in found.items())
         for cell, result in found.items():
             if self.results.get(cell) in (None, PASSED) or isinstance(self.results[cell], NotApplicable):
                 self.results[cell] = result
@@ -63,7 +66,7 @@ class Table:
     def close(self, run: Run) -> None:
         """Hand the counts and the failed cells to the run. A matrix in which nothing was tried has failed too."""
         run.facts["matrix"] = str(self)
-        run.problems += [f"{row} × {column}: {why}" for (row, column), why in sorted(self.failed.items())]
+        run.problems += [f"{row}{CROSS}{column}: {why}" for (row, column), why in sorted(self.failed.items())]
         run.check(PASSED in self.results.values(), "not one cell passed: the matrix shows nothing")
 
 
@@ -75,7 +78,7 @@ def diagonal(rows: Sequence[str], columns: Sequence[str]) -> list[tuple[str, str
 def chosen(items: Sequence[T]) -> list[T]:
     """Those that FAULTS_CELLS, a regular expression, finds; all without it. To repeat what failed."""
     pattern = os.environ.get("FAULTS_CELLS", "")
-    found = [item for item in items if re.search(pattern, item if isinstance(item, str) else " × ".join(item))]  # type: ignore[arg-type]
+    found = [item for item in items if re.search(pattern, item if isinstance(item, str) else CROSS.join(item))]  # type: ignore[arg-type]
     if not found:
         raise ValueError(f"FAULTS_CELLS={pattern!r} finds no cell")
     return found

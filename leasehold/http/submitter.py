@@ -125,6 +125,7 @@ class Submitter:
         except DatabaseUnavailable as error:
             if not error.sent and not recorded:
                 raise
+            _log_unknown(len(submissions), error)
             raise Problem(
                 "outcome-unknown", "repeat the request with the same idempotency keys", retry_after=1
             ) from error
@@ -223,6 +224,7 @@ class Submitter:
         except DatabaseUnavailable as error:
             if not error.sent:
                 raise
+            _log_unknown(len(batch), error)
             for waiter, job_id in zip(batch, ids, strict=True):
                 waiter.tell(_unknown(waiter, job_id))
             return
@@ -242,7 +244,8 @@ class Submitter:
     async def _settle(self, recorded: list[tuple[_Waiter, Submitted]], deadline: float) -> None:
         try:
             jobs = await self._accept([row.id for _, row in recorded], deadline)
-        except DatabaseUnavailable:
+        except DatabaseUnavailable as error:
+            _log_unknown(len(recorded), error)
             # Recorded, but whether it may run is unknown: the client's repetition finds it by its key and accepts it.
             for waiter, row in recorded:
                 waiter.tell(_unknown(waiter, row.id))
@@ -313,6 +316,10 @@ def not_allowed() -> Problem:
 
 def _conflict() -> Problem:
     return Problem("idempotency-conflict", "the key belongs to another job")
+
+
+def _log_unknown(count: int, error: DatabaseUnavailable) -> None:
+    logger.warning("%d submissions are answered with 503, their outcome is unknown: %s", count, error)
 
 
 def _unknown(waiter: _Waiter, job_id: UUID | str) -> Problem:

@@ -153,7 +153,9 @@ async def test_a_lost_answer_is_asked_for_again_and_there_is_one_job(dsn: str, s
 
 
 @pytest.mark.parametrize("step", ["submit_many", "accept_many"])
-async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(dsn: str, step: str) -> None:
+async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(
+    dsn: str, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
     proxy = Proxy(dsn)
     database = Database(proxy.dsn, schema="leasehold", prepare=False, wait=1.0, bounded=True)
     try:
@@ -164,6 +166,7 @@ async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(dsn
             await submitter.submit(wanted)
         assert caught.value.name == "outcome-unknown"
         assert caught.value.members["idempotencyKey"] == wanted.key
+        assert "1 submissions are answered with 503, their outcome is unknown: " in caplog.text
         with connect(dsn) as sql:
             (row,) = sql.execute("select id, state::text from jobs").fetchall()
         assert caught.value.members["jobId"] == str(row["id"])
@@ -177,7 +180,7 @@ async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(dsn
 
 @pytest.mark.parametrize("step", ["submit_many", "accept_many"])
 async def test_a_batch_whose_outcome_stays_unknown_is_told_so_and_repeated_it_is_there_once(
-    dsn: str, step: str
+    dsn: str, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = Proxy(dsn)
     database = Database(proxy.dsn, schema="leasehold", prepare=False, wait=1.0, bounded=True)
@@ -188,6 +191,7 @@ async def test_a_batch_whose_outcome_stays_unknown_is_told_so_and_repeated_it_is
         with pytest.raises(Problem) as caught:
             await submitter.submit_all(wanted)
         assert caught.value.name == "outcome-unknown"
+        assert "3 submissions are answered with 503, their outcome is unknown: " in caplog.text
         proxy.lose_answers(0)
         jobs = await submitter.submit_all(wanted)
         with connect(dsn) as sql:

@@ -1,0 +1,22 @@
+"""`python -m faults.matrix.careless worker …`: the command line of Leasehold with one seeded bug, which FAULTS_BUG names.
+
+A matrix in which nothing fails proves nothing until a cell of it has been seen to fail.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+from leasehold.cli import main
+from leasehold.db import cut
+
+
+def _wait_for_ever() -> None:
+    cut.shut = lambda _connection: None
+
+
+BUGS: Final[dict[str, Callable[[], None]]] = {"no call has a deadline": _wait_for_ever}
+
+if __name__ == "__main__":
+    BUGS[os.environ["FAULTS_BUG"]]()
+    main()
