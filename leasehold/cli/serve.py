@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,8 +18,9 @@ from leasehold.app import App
 from leasehold.cli import completion
 from leasehold.cli.connected import say_if_standby
 from leasehold.cli.console import say
+from leasehold.cli.ending import supervised
 from leasehold.cli.loading import load_app
-from leasehold.cli.log_options import LogFormat, LogLevel, sayer
+from leasehold.cli.log_options import LogFormat, LogLevel
 from leasehold.cli.worker import run_async
 from leasehold.db.migrate import check
 from leasehold.demo.controls import Controls
@@ -196,7 +197,7 @@ def _supervise(place: Place, workers: int, app: str | None) -> int:
         farewell="open requests have {grace:g} s; once more to end them now",
     )
 
-    async def run() -> int:
-        return await Supervisor(options, systemd=Systemd.take(), say=sayer()).run()
+    async def run(say: Callable[[str], None]) -> int:
+        return await Supervisor(options, systemd=Systemd.take(), say=say).run()
 
-    return asyncio.run(run())
+    return supervised(lambda say: asyncio.run(run(say)))

@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,9 +16,9 @@ from leasehold import collector, logs
 from leasehold.app import App
 from leasehold.cli import completion
 from leasehold.cli.console import say
-from leasehold.cli.ending import end_within
+from leasehold.cli.ending import end_within, supervised
 from leasehold.cli.loading import load_app
-from leasehold.cli.log_options import LogFormat, LogLevel, sayer
+from leasehold.cli.log_options import LogFormat, LogLevel
 from leasehold.db.link import Backoff
 from leasehold.db.migrate import check
 from leasehold.db.outage import Outage
@@ -42,6 +42,9 @@ _PATIENCE = 75.0
 """Seconds beyond the grace period for the end of a worker that nobody hurries: its last reports may have to wait."""
 
 _CHECK = "the start of the worker"
+
+_LAST_STEPS = 15.0
+"""Seconds beyond the grace period after which a worker that has died ends, wherever it is."""
 
 _LAST_SECONDS = 5.0
 """After which a worker process that has nothing more to do ends, whatever a task still does."""
@@ -79,7 +82,11 @@ def command(  # noqa: PLR0913 (each is an option)
     ] = None,
     child_jobs: Annotated[
         int | None,
-        typer.Option("--child-jobs", min=1, help="Replace a process of executor='process' tasks after so many jobs."),
+        typer.Option(
+            "--child-jobs",
+            min=1,
+            help="Replace a process of executor='process' tasks after so many jobs; it has 10 s to exit.",
+        ),
     ] = None,
     memory_limit: Annotated[
         int | None, typer.Option("--memory-limit", min=1, metavar="MB", help="Replace a process that occupies more.")
@@ -144,10 +151,10 @@ def _supervise(
         command=command, processes=processes, grace=grace, env=env, health=health, watcher=watcher
     )
 
-    async def run() -> int:
-        return await Supervisor(options, systemd=systemd, say=sayer()).run()
+    async def run(say: Callable[[str], None]) -> int:
+        return await Supervisor(options, systemd=systemd, say=say).run()
 
-    return asyncio.run(run())
+    return supervised(lambda say: asyncio.run(run(say)))
 
 
 async def serve(
@@ -165,6 +172,8 @@ async def serve(
     if memory_limit is not None:
         check_memory_limit(memory_limit)
     collector.settle()
+    # From the death of a loop on, before a line about it is logged: that line may have to wait for ever.
+    worker.on_death = partial(end_within, options.grace + _LAST_STEPS, WorkerFailed.exit_code)
     loop = asyncio.get_running_loop()
     stop = partial(loop.call_soon_threadsafe, _stop, worker, options.grace if tether is None else None)
     try:

@@ -15,11 +15,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from leasehold.supervise.aside import within
+
 FORCED: Final = 130
 """The exit code of a process that a second signal has ended before its tasks had."""
 
 AT_ONCE: Final = 0.9
 """Seconds after the second signal in which running jobs can be given back."""
+
+_LAST_WORDS: Final = 0.3
+"""Seconds for the line that says so: standard error may be a pipe that is full."""
 
 _HEARD = (signal.SIGTERM, signal.SIGINT)
 
@@ -86,10 +91,14 @@ class Signals:
                 os.write(self._others, bytes([number]))
 
     def _end(self) -> None:
-        # No logging: its lock may be held by the task that does not end.
-        with contextlib.suppress(OSError):
-            os.write(2, b"some jobs did not end; they are left to their leases, and this process ends now\n")
+        within(_LAST_WORDS, _say_so)
         os._exit(FORCED)
+
+
+def _say_so() -> None:
+    # No logging: its lock may be held by the task that does not end.
+    with contextlib.suppress(OSError):
+        os.write(2, b"some jobs did not end; they are left to their leases, and this process ends now\n")
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

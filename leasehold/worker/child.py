@@ -40,8 +40,8 @@ from leasehold.outcome import Cancel, Outcome, Snooze
 from leasehold.task import Task
 from leasehold.texts import text_of
 from leasehold.worker.completion import CompleteIn
+from leasehold.worker.importable import find_task
 from leasehold.worker.judge import arguments_of, as_error, outcome_of
-from leasehold.worker.process import find_task
 from leasehold.worker.wire import HEADER, from_outcome, length_of, pack, unpack
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -19,6 +19,7 @@ from leasehold.db.outage import Outage
 from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import ClaimedJob, Renewal, Token
 from leasehold.errors import LeaseholdError
+from leasehold.worker.standstill import Moment, Standstill
 
 if TYPE_CHECKING:
     from leasehold.db.pool import Database
@@ -40,6 +41,8 @@ _PART = "the keeper of leases"
 GIVE_UP_AT = 0.8
 """Of a lease's time: when a lease that could not be renewed is treated as lost. Earlier than the database would."""
 
+_LATE = {RENEW_AT: 1 / 4, GIVE_UP_AT: 1 / 20}
+"""Of a lease's time: by how much a thread has to be late at these to say that the process stood still."""
 
 _TRY_AGAIN_AFTER = 0.1
 """Seconds after which a lease is renewed whose row was locked."""
@@ -81,6 +84,7 @@ class LeaseKeeper:
         self._urgent: set[ClaimedJob] = set()
         self._said: set[ClaimedJob] = set()
         self._wrote = -math.inf
+        self._standstill = Standstill(worker.id)
         self._guard = threading.Lock()
         self._changed = threading.Event()
         self._wake_at = math.inf
@@ -213,8 +217,10 @@ class LeaseKeeper:
         self._warm_up()
         backoff = Backoff(first=0.05, longest=0.5)
         while not self._stopping:
+            since = Moment.now()
             self._changed.wait(self._pause())
             self._changed.clear()
+            self._look_back(since, RENEW_AT)
             try:
                 self._renew()
                 backoff.reset()
@@ -226,6 +232,15 @@ class LeaseKeeper:
                 logger.exception("leases cannot be renewed")
                 time.sleep(backoff.pause())
         self._link.close()
+
+    def _look_back(self, since: Moment, part: float) -> None:
+        """See whether this thread, which has something to do at a part of each lease's time, could run then."""
+        with self._guard:
+            first = min(self._batches, key=lambda batch: batch.renewed + batch.lease * part, default=None)
+            if first is None or (due := first.renewed + first.lease * part) > time.monotonic():
+                return
+            kinds = [job.kind for job in self._held]
+        self._standstill.look(since, due, first.lease * _LATE[part], kinds)
 
     def _warm_up(self) -> None:
         """Connect, and have the function compiled: the first heartbeat may have little time."""
@@ -244,7 +259,9 @@ class LeaseKeeper:
             with self._guard:
                 self._look_at = min((batch.give_up_at for batch in self._batches), default=math.inf)
                 self._sooner.clear()
+            since = Moment.now()
             self._sooner.wait(None if self._look_at == math.inf else max(0.0, self._look_at - time.monotonic()))
+            self._look_back(since, GIVE_UP_AT)
             self._give_up()
 
     def _pause(self) -> float | None:

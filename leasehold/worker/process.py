@@ -9,7 +9,6 @@ pidfd, also when a copy of its socket lives on in some fork of it.
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -17,13 +16,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from leasehold import logs
 from leasehold.context import JobContext
 from leasehold.db.store import ClaimedJob
-from leasehold.errors import ConfigError, LeaseholdError
+from leasehold.errors import LeaseholdError
 from leasehold.outcome import Outcome
 from leasehold.task import Task
 from leasehold.worker.executors import timed_out
@@ -36,6 +35,12 @@ _START: Final = 60.0
 
 _STOP: Final = 2.0
 """Seconds for an idle process to exit by itself when the worker stops."""
+
+_RETIRE: Final = 10.0
+"""Seconds for a process that had its number of jobs to exit by itself: a thread that a task left behind may keep it."""
+
+_RETIRING: Final = 10
+"""At most so many processes are on their way out; of more, the first is killed."""
 
 _KILLED: Final = 5.0
 """Seconds to wait for a killed process. It runs no more code of the task, but the kernel may be busy with it."""
@@ -67,6 +72,7 @@ class ProcessExecutor:
         self._worker = None if worker is None else {"id": worker, "schema": schema}
         self._children: set[Child] = set()
         self._idle: list[Child] = []
+        self._retiring: list[Child] = []
 
     async def run(self, task: Task[..., Any], job: ClaimedJob, context: JobContext) -> Outcome:
         """Run the attempt in a process and give its outcome, which the process judges: the exception lives there.
@@ -123,10 +129,24 @@ class ProcessExecutor:
             child.close()
             return
         if self._most is not None and child.calls >= self._most:
-            child.stop()  # it exits by itself, and `close` waits for it
-            child.dead.add_done_callback(lambda _: child.close())
+            self._retire(child)
             return
         self._idle.append(child)
+
+    def _retire(self, child: "Child") -> None:
+        """Let it exit by itself, and kill it if it does not; `close` waits for it."""
+        child.stop()
+        self._retiring.append(child)
+        late = asyncio.get_running_loop().call_later(_RETIRE, child.kill)
+
+        def gone(_: object) -> None:
+            late.cancel()
+            self._retiring.remove(child)
+            child.close()
+
+        child.dead.add_done_callback(gone)
+        if len(self._retiring) > _RETIRING:
+            self._retiring[0].kill()
 
     def _forget(self, child: "Child") -> None:
         self._children.discard(child)
@@ -356,37 +376,3 @@ def _how(code: int) -> tuple[str, str | None]:
         name = f"signal {-code}"
     hint = "by somebody, or by the kernel for want of memory" if -code == signal.SIGKILL else None
     return f"killed by {name}", hint
-
-
-def find_task(module: str, name: str) -> Task[..., Any]:
-    """The task that a module has under the qualified name of its function."""
-    found: object = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, Task):
-        raise TypeError(f"{module}.{name} is a {type(found).__name__}, no task")
-    return found
-
-
-def check_tasks(tasks: Iterable[Task[..., Any]]) -> None:
-    """Refuse tasks that a process could not find by importing their module."""
-    for task in tasks:
-        if task.options.executor == "process":
-            _check(task)
-
-
-def _check(task: Task[..., Any]) -> None:
-    module, name = task.function.__module__, task.function.__qualname__
-    problem = f"{task.kind}: a process cannot import {module}.{name}"
-    if task.options.memory is not None and sys.platform != "linux":
-        raise ConfigError(f"{task.kind}: memory can be capped on Linux only", hint="leave memory out")
-    if module == "__main__":
-        raise ConfigError(problem, hint="move the task from the script into a module that the script imports")
-    if "<locals>" in name:
-        raise ConfigError(problem, hint="define the task at the top of its module, not inside a function")
-    try:
-        found = find_task(module, name)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{problem}: {error}", hint="keep the task under the name of its function") from None
-    if found.kind != task.kind:
-        raise ConfigError(f"{problem}: that is {found.kind}", hint="one function, one kind")

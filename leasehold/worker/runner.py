@@ -20,9 +20,10 @@ from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, end_copy_of, run_in_time, warn_of_threads
+from leasehold.worker.importable import check_tasks
 from leasehold.worker.journal import Journal, Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
-from leasehold.worker.process import ProcessExecutor, check_tasks
+from leasehold.worker.process import ProcessExecutor
 from leasehold.worker.solitude import Solitude
 
 if TYPE_CHECKING:

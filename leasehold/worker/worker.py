@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,8 @@ class Worker:
         """Why the worker stopped by itself, if it did: somebody should start another."""
         self.left_behind = 0
         """Jobs whose tasks did not end though the worker has stopped."""
+        self.on_death: Callable[[], object] = lambda: None
+        """Called when a loop of the worker has died, before anything else."""
         self._told = False
         self._parts: Parts | None = None
 
@@ -197,7 +200,8 @@ class Worker:
                 raise cancelled
             return
         part, cause = parts.death.result() if parts.death.done() else ("shutdown", _error_of(working))
-        parts.keeper.stop()  # first of all: what this worker holds must become free
+        self.on_death()
+        parts.keeper.stop()  # before all else: what this worker holds must become free
         logger.critical(
             "worker %s: its %s has died, so the worker ends; its leases run out", self.id, part, exc_info=cause
         )

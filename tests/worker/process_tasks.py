@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,13 @@ class Parcel:
 @app.task(kind="p.pid", executor="process")
 def pid(seconds: float = 0) -> int:
     time.sleep(seconds)
+    return os.getpid()
+
+
+@app.task(kind="p.linger", executor="process")
+def linger() -> int:
+    """Leaves a thread behind that keeps its process from exiting."""
+    threading.Thread(target=time.sleep, args=(600,)).start()
     return os.getpid()
 
 

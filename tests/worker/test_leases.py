@@ -1,6 +1,8 @@
 """A running job stays its worker's own, and a worker that lost one writes nothing more."""
 
 import asyncio
+import ctypes
+import logging
 import time
 from typing import Any
 
@@ -216,3 +218,25 @@ async def test_a_prefetched_job_whose_lease_has_run_out_meanwhile_is_given_back_
         await until(lambda: {row(sql, job)["state"] for job in jobs} == {"success"}, within=60)
     assert started[1][1] == 2  # claimed again, under a new lease
     assert {row(sql, job)["retry_count"] for job in jobs} == {0}
+
+
+async def test_a_task_that_holds_the_interpreter_loses_its_lease_and_one_line_says_why(
+    app: App, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    @app.task(kind="greedy", lease=2)
+    def greedy() -> int:
+        if current_job().attempt == 1:
+            ctypes.PyDLL(None).sleep(5)  # PyDLL: unlike CDLL it keeps the interpreter's lock
+        return current_job().attempt
+
+    async with working(app):
+        job = await greedy.aenqueue()
+        await until(lambda: row(sql, job)["state"] == "success", within=60)
+    assert row(sql, job)["attempt"] > 1
+    said = [line for line in caplog.messages if "stood still for" in line]
+    assert len(said) == 1
+    assert "jobs of greedy" in said[0]
+    assert "executor='process'" in said[0]
+    assert any("lease lost, attempt 1" in line or "attempt 1 was refused" in line for line in caplog.messages)

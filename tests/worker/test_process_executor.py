@@ -19,7 +19,8 @@ from leasehold import App, ConfigError, Task
 from leasehold.context import MAX_LINES, JobContext
 from leasehold.outcome import Failed, Snoozed, Success
 from leasehold.worker.executors import TimedOut
-from leasehold.worker.process import ProcessDied, check_tasks
+from leasehold.worker.importable import check_tasks
+from leasehold.worker.process import ProcessDied
 from tests.timing import bound
 from tests.worker import process_tasks as tasks
 from tests.worker.conftest import until

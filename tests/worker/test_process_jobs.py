@@ -223,3 +223,23 @@ async def test_a_process_is_replaced_after_so_many_jobs(app: App) -> None:
         pids = [await job.aresult(60) for job in jobs]
     assert pids[0] == pids[1] != pids[2] == pids[3]
     assert children() == []
+
+
+async def test_a_replaced_process_whose_threads_do_not_end_is_killed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.worker.process._RETIRE", 1.0)
+    async with working(app, slots=1, child_jobs=1):
+        jobs = await enqueue(app, *(tasks.linger.intent() for _ in range(2)))
+        pids = [await job.aresult(60) for job in jobs]
+        assert len(set(pids)) == 2
+        await until(lambda: children() == [], within=60)
+
+
+async def test_replaced_processes_whose_threads_do_not_end_are_few(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.worker.process._RETIRE", 600.0)
+    monkeypatch.setattr("leasehold.worker.process._RETIRING", 2)
+    async with working(app, slots=1, child_jobs=1):
+        jobs = await enqueue(app, *(tasks.linger.intent() for _ in range(5)))
+        pids = [await job.aresult(60) for job in jobs]
+        await until(lambda: len(children()) <= 2, within=60)
+    assert len(set(pids)) == 5
+    assert children() == []
