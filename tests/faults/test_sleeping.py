@@ -3,9 +3,10 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
 import pytest
 
-from faults.matrix.sleepers import MUTANTS
+from faults.matrix.sleepers import MUTANTS, ROWS
 from faults.matrix.sleeping import awake, probe
 from faults.matrix.table import PASSED
 from faults.run import Run
@@ -24,3 +25,14 @@ def test_a_cell_fails_under_the_mutant_that_breaks_it_and_only_then(name: str) -
             with world.connect() as connection:
                 mutant.install(connection)
             assert probe(world, [row], [column])[row, column] != PASSED
+
+
+def test_each_function_that_a_role_may_call_has_a_row(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        granted = connection.execute(
+            "select distinct p.proname from pg_proc p cross join lateral aclexplode(p.proacl) a"
+            " join pg_roles r on r.oid = a.grantee and r.rolname like 'leasehold\\_%'"
+            " where p.pronamespace = 'leasehold'::regnamespace and p.proname !~ '_v[0-9]+$'"
+        ).fetchall()
+    assert len(granted) > 80
+    assert {name for (name,) in granted} - {call.partition("(")[0] for call in ROWS.values()} == set()
