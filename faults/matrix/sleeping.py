@@ -183,7 +183,7 @@ def clear(world: World, things: dict[str, Any]) -> None:
 
 
 def post(world: World, sleepers: Sequence[Sleeper]) -> str:
-    """Jobs arrive over HTTP, and are answered; also beside such as have the key of a job that nobody has committed yet."""
+    """Jobs arrive over HTTP, and are answered; also beside such as have the key of a job that is not committed yet."""
     blocked = [sleeper.things["name"] for sleeper in sleepers if "idempotency" in ROWS[sleeper.row]]
     same = [world.pool.submit(world.post, "victim", key=key) for key in blocked for _ in range(3)]
     for future in [world.pool.submit(world.post) for _ in range(3)]:

@@ -8,7 +8,7 @@ import pytest
 
 from faults.matrix.sleepers import MUTANTS, ROWS
 from faults.matrix.sleeping import awake, probe
-from faults.matrix.table import PASSED
+from faults.matrix.table import CROSS, PASSED
 from faults.run import Run
 
 
@@ -16,7 +16,7 @@ from faults.run import Run
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_cell_fails_under_the_mutant_that_breaks_it_and_only_then(name: str) -> None:
     mutant = MUTANTS[name]
-    row, _, column = mutant.law.partition(" × ")  # noqa: RUF001
+    row, _, column = mutant.law.partition(CROSS)
     with TemporaryDirectory(prefix="leasehold-faults-", ignore_cleanup_errors=True) as place:
         Path(place).chmod(0o755)  # servers run as another user
         with Run("sleeping", seed=1, full=False, folder=Path(place), lease=4.0) as run:

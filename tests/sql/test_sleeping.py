@@ -64,3 +64,18 @@ def test_a_claim_that_ends_soon_is_waited_for(db, session, scope):
             claim = pool.submit(claimed, claimer)
             db.until_blocked(session, [claimer.info.backend_pid])
         assert len(claim.result()) == 1
+
+
+@pytest.mark.parametrize("scope", HELD)
+def test_explain_names_the_session_that_keeps_a_limit(db, session, scope):
+    set_limit(session, scope, HELD[scope], 5)
+    enqueued(session, **UNDER[scope])
+    session.rows("start_worker", worker="w", kinds=["k", "held"])
+    sleeper = db.connect()
+    with sleeper.transaction():
+        assert len(claimed(sleeper, "claim", "v", count=1)) == 1
+        (held,) = enqueued(session, **({"exclusive_key": "held/b"} if scope == "key" else UNDER[scope]))
+        pid = f"pid {sleeper.info.backend_pid}"
+        db.until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
+        assert session.rows("explain", job_id=enqueued(session)[0]) == []
+    assert session.rows("explain", job_id=held) == []

@@ -53,6 +53,15 @@ begin
     where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
             else starts_with(job.exclusive_key, l.name) end
       and running_under(l) >= l.max_running;
+  -- A claim or a set_limit that is left open: the xid that has the row of the limit is still under way.
+  return query
+    select 'limit', format('the %s limit %L is in use by a transaction that is open%s (pid %s%s)', l.scope, l.name,
+      ' since ' || a.xact_start, a.pid, ', ' || nullif(a.application_name, '')), null::uuid, null::timestamptz
+    from limits l
+    join pg_locks k on k.locktype = 'transactionid' and k.granted and k.mode = 'ExclusiveLock' and k.transactionid = l.xmax
+    join pg_stat_activity a on a.pid = k.pid and coalesce(a.xact_start < clock_timestamp() - interval '1 second', true)
+    where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
+            else starts_with(job.exclusive_key, l.name) end;
   select array_agg(w.id), count(*) filter (where w.kinds is null or job.kind = any(w.kinds)),
          count(*) filter (where (w.kinds is null or job.kind = any(w.kinds))
            and (w.queues is null or job.queue = any(w.queues)))
