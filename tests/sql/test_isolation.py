@@ -177,6 +177,26 @@ def test_a_claim_gives_a_bounded_amount_of_bytes_but_always_one_job(db, session,
     assert claimed(session, "claim") == [big]
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_claim_cut_by_bytes_looks_behind_jobs_that_wait_for_their_key(db, session, lanes):
+    """All that fits waits for a busy key: what is behind it is taken by the same claim."""
+    session.execute(
+        "create or replace function claim_bytes() returns bigint language sql immutable parallel safe return 10000"
+    )
+    (holder,) = enqueued(session, exclusive_key="x")
+    assert claimed(session, "claim") == [holder]
+    large = session.value(
+        "select jsonb_build_object('t', string_agg(md5(random()::text), '')) from generate_series(1, 200)"
+    )  # 6,400 bytes that do not compress
+    for n in range(4):
+        session.one("enqueue", kind=f"k{n % lanes}", payload=Jsonb(large), exclusive_key="x", priority=1)
+    free = [session.one("enqueue", kind=f"k{n % lanes}", payload=Jsonb(large)) for n in range(2)]
+    assert claimed(session, "claim") == free[:1]
+    assert claimed(session, "claim") == free[1:]
+    assert session.value("select count(*) from jobs where parked") == 4
+    db.assert_consistent(session)
+
+
 def test_what_is_compressed_counts_as_what_it_is(session):
     session.execute(
         "create or replace function claim_bytes() returns bigint language sql immutable parallel safe return 100000"

@@ -1,7 +1,10 @@
 """Renewal depends on nothing: it waits for no lock, and says of each lease whether it was renewed."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 HURRY = "set lock_timeout = '10s'"
@@ -118,3 +121,43 @@ def test_progress_and_notes_reach_their_own_job_only(session, clock):
     assert [session.job(job)["progress_note"] for job in (first, second)] == ["half", None]
     session.rows("renew", **tokens)
     assert session.job(first)["progress"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("locks", "answer"),
+    [
+        (["key share", "key share"], "renewed"),
+        (["share", "key share"], "busy"),
+        (["share", "share"], "busy"),
+        (["update"], "busy"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " and ".join(value),
+)
+def test_a_renewal_waits_for_no_lock_on_its_row_whichever_and_however_many(db, session, beater, locks, answer):
+    """Two at once make a multixact, and a session that waits for the row has its tuple lock."""
+    job, other = enqueued(session, 2)
+    session.rows("claim", worker="w", count=2)
+    with ExitStack() as open_transactions, ThreadPoolExecutor(1) as pool:
+        for lock in locks:
+            locker = db.connect()
+            open_transactions.enter_context(locker.transaction())
+            locker.execute(f"select from jobs where id = %s for {lock}", [job])
+        assert renewed(beater, job, other) == {job: answer, other: "renewed"}
+        waiter = db.connect()
+        waiting = pool.submit(waiter.execute, "select from jobs where id = %s for update", [job])
+        db.until_blocked(session, [waiter.info.backend_pid])
+        assert renewed(beater, job, other) == {job: answer, other: "renewed"}
+        open_transactions.close()
+        waiting.result()
+    assert renewed(beater, job, other) == {job: "renewed", other: "renewed"}
+
+
+def test_a_renewal_waits_a_second_for_a_lock_on_the_table(db, session):
+    (job,) = enqueued(session)
+    session.rows("claim", worker="w")
+    with db.connect() as alterer, alterer.transaction():
+        alterer.execute("lock table jobs in access exclusive mode")
+        session.execute("set statement_timeout = '60s'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            renewed(session, job)
+    assert renewed(session, job) == {job: "renewed"}

@@ -31,6 +31,26 @@ def test_a_key_that_an_open_transaction_uses_is_busy_and_the_others_are_recorded
     assert session.value("select count(*) from jobs") == 5
 
 
+def test_a_call_waits_for_ten_busy_keys_and_hardly_for_more(db, session):
+    """Each insert writes down how long it would have waited."""
+    session.execute(
+        "create function patience() returns trigger language plpgsql as"
+        " $$ begin new.origin := current_setting('lock_timeout'); return new; end $$;"
+        " create trigger patience before insert on jobs for each row execute function patience()"
+    )
+    keys = [f"K{n}" for n in range(30)]
+    with db.connect() as sleeper, sleeper.transaction():
+        sleeper.rows("enqueue_many", jobs=intents(*keys))
+        rows = session.rows("submit_each", jobs=intents("a", *keys[:9], "b", *keys[9:], *keys, "c"))
+    assert [row.ord for row in rows if row.error is None] == [1, 11, 63]
+    assert {row.error for row in rows} == {None, "55P03"}
+    recorded = session.values(
+        "select origin from jobs where idempotency_key in ('a', 'b', 'c') order by idempotency_key"
+    )
+    assert recorded == ["20ms", "20ms", "1ms"]
+    assert session.value("show lock_timeout") == "0"
+
+
 def test_each_has_the_answer_that_submit_many_gives(session):
     jobs = [*intents("a"), {"kind": ""}, {"kind": "k", "idempotency_key": "a", "strict": True, "payload": {"n": 1}}, 7]
     rows = session.rows("submit_each", jobs=jobs)

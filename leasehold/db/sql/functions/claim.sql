@@ -62,25 +62,6 @@ begin
   end if;
 end $$;
 
--- The most that a payload can have, stored and without reading it: what is compressed is at most 255 times as long.
-create or replace function most_bytes(payload jsonb) returns bigint language sql stable parallel safe
-return pg_column_size(payload)::bigint * case when pg_column_compression(payload) is null then 1 else 255 end;
-
--- The most that a claim gives, in bytes of payload. One job is given whatever it has.
-create or replace function claim_bytes() returns bigint language sql immutable parallel safe return 67108864;
-
--- Of locked jobs, the first in claim order that fit into so many bytes; where `first`, one at least.
-create or replace function within_bytes(locked uuid[], room bigint, first boolean) returns uuid[] language plpgsql
-as $$
-begin
-  return array(
-    select t.id
-    from (select f.id, sum(f.bytes) over (order by f.rank, f.id) as bytes, row_number() over (order by f.rank, f.id) as place
-          from (select j.id, -j.priority as rank, pg_column_size(array[j.payload]) as bytes
-                from jobs j where j.id = any(locked)) f) t
-    where t.bytes <= room or first and t.place = 1);
-end $$;
-
 -- Lock the next `wanted` runnable jobs of one lane, after a place in claim order. Others' rows are skipped.
 create or replace function lock_in_lane(
   queue text, kind text, after_rank smallint, after_id uuid, wanted integer, at timestamptz,
@@ -208,6 +189,8 @@ declare
   asked integer;
   at_end boolean;
   bytes bigint := claim_bytes();
+  found_bytes bigint;
+  cut boolean;                -- not all that was found fits into the bytes
   taken uuid[] := '{}';
 begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
@@ -230,17 +213,20 @@ begin
     end if;
     exit when found_now.last_id is null;
     at_end := cardinality(queues) = 1 and cardinality(found_now.ids) < asked;
-    if found_now.bytes > bytes then
+    found_bytes := coalesce(found_now.bytes, 0);
+    cut := found_bytes > bytes;
+    if cut then
       found_now.ids := within_bytes(found_now.ids, bytes, cardinality(taken) = 0);
       exit when cardinality(found_now.ids) = 0;
-      at_end := true;
+      select -j.priority, j.id into found_now.last_rank, found_now.last_id
+      from jobs j where j.id = any(found_now.ids) order by -j.priority desc, j.id desc limit 1;
+      at_end := false;
     end if;
-    bytes := bytes - coalesce(found_now.bytes, 0);
     if found_now.exclusive then
       key_rounds := key_rounds + 1;
       if cardinality(found_now.ids) > 100 then
         found_now := before_too_many_keys(found_now.ids, found_now.last_rank, found_now.last_id);
-        at_end := at_end and bytes < 0;
+        at_end := false;
       end if;
     end if;
     won := case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end;
@@ -252,7 +238,11 @@ begin
       fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
     end if;
     taken := taken || won;
-    exit when at_end or cardinality(taken) >= wanted;
+    -- With no more room for bytes; but where all that fitted wait for their keys, the next ones are looked at.
+    exit when at_end or cardinality(taken) >= wanted or cut and cardinality(taken) > 0;
+    if cardinality(won) > 0 then
+      bytes := bytes - found_bytes;
+    end if;
     if fruitless >= 20 or key_rounds >= 10 then
       -- A backlog under exhausted key limits, or behind busy keys, is parked by several claims, not by one that takes for
       -- ever. And each key takes a place in the server's lock table.

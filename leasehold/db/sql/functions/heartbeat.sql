@@ -1,11 +1,12 @@
 -- Renew the leases of running jobs, and note their progress.  running -> running.
--- Waits for nothing: not for a row that somebody else writes, not for a claim of the same worker, not for a limit. One
--- answer for each id:
+-- Waits for nothing: not for a row that another session writes, not for a claim of the same worker, not for a limit; for a
+-- lock on a whole table (ALTER TABLE) a second at most. One answer for each id:
 --   renewed  the lease runs anew from now
 --   busy     owned as far as can be seen, but its row is locked, so its lease was NOT renewed: try again at once
 --   lost     the lease is gone, expired or another's: stop working on it, write nothing more
 -- An expired lease is not renewed, swept or not: its place under a limit and its key may already be another job's.
 -- The claim_ids are optional; with them a token stays unique even after a failover that lost commits.
+-- Error: 55P03 lock_not_available.
 
 create or replace function renew_v1(
   worker text,
@@ -17,7 +18,7 @@ create or replace function renew_v1(
 ) returns table (id uuid, answer text) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_generic_plan set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare

@@ -3,13 +3,12 @@
 -- as codes of single jobs also 55P03 (an open transaction uses its key: repeat it later) and whatever its row has raised.
 -- Errors: LH003 invalid_argument; what is no row's fault (is_passing) is raised.
 
--- One job. A key that is in use right now is waited for as long as a short transaction takes.
+-- One job.
 create or replace function submit_one(job jsonb, queues text[], kinds text[], durable boolean) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
   progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
   finished_at timestamptz
 ) language plpgsql
-set lock_timeout = '20ms'
 as $$
 begin
   return query select * from submit_rows(jsonb_build_array(job), false, queues, kinds, durable);
@@ -24,6 +23,8 @@ create or replace function submit_each_v1(
 ) language plpgsql
 security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+-- A key that is in use is waited for as long as a short transaction takes, and ten of them in a call; then a millisecond.
+set lock_timeout = '20ms'
 as $$
 #variable_conflict use_column
 declare
@@ -47,6 +48,9 @@ begin
     exception when others then
       if sqlstate = '55P03' then
         busy := array_append(busy, key);
+        if cardinality(busy) = 10 then
+          perform set_config('lock_timeout', '1ms', true);  -- until this call ends
+        end if;
       elsif is_passing(sqlstate) then
         raise;
       end if;
