@@ -176,7 +176,8 @@ def _check(app: App, place: Place) -> None:
         return
     if not database.run(database.store.tokens_exist()):
         why = "LEASEHOLD_ENV is 'production'" if place.is_loopback else f"{place.host} can be reached by others"
-        cure = "leasehold tokens create" + ("" if place.production else ", or serve 127.0.0.1")
+        cure = "leasehold tokens create NAME --scope submit --scope status"
+        cure += "" if place.production else ", or serve 127.0.0.1"
         raise ConfigError(f"{why}, and no token was made", hint=cure)
 
 

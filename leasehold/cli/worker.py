@@ -15,10 +15,9 @@ import typer
 from leasehold import collector, logs
 from leasehold.app import App
 from leasehold.cli import completion
-from leasehold.cli.console import say
 from leasehold.cli.ending import end_within, supervised
 from leasehold.cli.loading import load_app
-from leasehold.cli.log_options import LogFormat, LogLevel
+from leasehold.cli.log_options import LogFormat, LogLevel, sayer
 from leasehold.db.link import Backoff
 from leasehold.db.migrate import check
 from leasehold.db.outage import Outage
@@ -210,7 +209,7 @@ async def _until_checked(dsn: str, worker: Worker, health: HealthFile | None) ->
 def _stop(worker: Worker, grace: float | None) -> None:
     worker.stop()
     if grace is not None:  # else the supervisor has said it
-        say(f"stopping: running jobs have {grace:g} s; once more to give them back now")
+        sayer()(f"stopping: running jobs have {grace:g} s; once more to give them back now")
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

@@ -101,6 +101,13 @@ def test_filters_give_what_the_table_holds(module_session, shared, state, fields
         assert sorted(listed(shared, filter_, count=count, scan=scan)) == expected(shared, fits)
 
 
+def test_an_error_is_found_by_the_last_part_of_its_class_too(session):
+    job = die(session, error={"class": "shop.mail.ServerBusy", "message": "try later"})
+    for wanted, found in (("ServerBusy", [job]), ("mail.ServerBusy", [job]), ("shop.mail.ServerBusy", [job]),
+                          ("Busy", []), ("", []), ("%", []), ("shop.mail", [])):  # fmt: skip
+        assert listed(session, {"error_class": wanted}) == found, wanted
+
+
 def test_a_range_of_creation_is_exact(session):
     jobs = [session.one("enqueue", kind="k") for _ in range(6)]
     times = session.values("select created_at::text from jobs order by id")

@@ -1,6 +1,6 @@
 -- How operators choose jobs: a JSON object whose fields must all hold.
 --   state: one of the six, or an array of them · kind · queue · tag · exclusive_key · error_class: of the latest
---   recorded attempt · created_after, created_before · queues, kinds: arrays, any of which · payload: an object that the
+--   recorded attempt, whole or its last part · created_after, created_before · queues, kinds: arrays, any of which · payload: an object that the
 --   job's own contains.
 -- No path through the jobs walks further than its caller allows: a look that was cut short says where to go on.
 
@@ -59,6 +59,13 @@ return (not filter ? 'kind' or kind = filter ->> 'kind') and (not filter ? 'queu
 create or replace function last_error_class(job_id uuid) returns text language sql stable
 as $$ select a.error_class from attempts a where a.job_id = last_error_class.job_id order by a.attempt desc limit 1 $$;
 
+-- Whether the latest error is of this class: its whole name, or the last part of it, as people know it.
+create or replace function error_fits(job_id uuid, wanted text) returns boolean language sql stable
+as $$
+  select coalesce(c = wanted or right(c, char_length(wanted) + 1) = '.' || wanted, wanted is null)
+  from last_error_class(job_id) c
+$$;
+
 -- Whether the job's payload contains what the filter names.
 create or replace function payload_fits(filter jsonb, job_id uuid) returns boolean language sql stable
 as $$ select exists (select from jobs j where j.id = payload_fits.job_id and j.payload @> (filter -> 'payload')) $$;
@@ -101,7 +108,7 @@ begin
       fetch walk into job;
       exit when not found or job.beyond;
       looked := looked + 1;
-      if job.fits and (not filter ? 'error_class' or last_error_class(job.id) is not distinct from filter ->> 'error_class')
+      if job.fits and (not filter ? 'error_class' or error_fits(job.id, filter ->> 'error_class'))
         and (not filter ? 'payload' or payload_fits(filter, job.id)) then
         given := given + 1;
         find_jobs.id := job.id;
