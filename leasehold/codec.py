@@ -14,7 +14,7 @@ from typing import Any, Final, Optional
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from leasehold.jsonlimits import LONE_SURROGATE, MAX_PAYLOAD_BYTES, Problem, find_problem, not_finite
+from leasehold.jsonlimits import LONE_SURROGATE, MAX_PAYLOAD_BYTES, Problem, find_problem, not_finite, surely_over
 
 SUPPORTED: Final = (
     "supported: str, int, float, bool, None, list, dict, tuple, set, frozenset, Enum, Literal, dataclass, "
@@ -67,6 +67,9 @@ class Codec:
 
     def encode(self, value: object) -> str:
         """The JSON text of the value, or Unfit."""
+        problem = surely_over(value, self._max_bytes)
+        if problem is not None:
+            raise Unfit(problem)
         try:
             valid = self._validate(value)
         except ValidationError as error:

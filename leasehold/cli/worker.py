@@ -133,8 +133,20 @@ def command(  # noqa: PLR0913 (each is an option)
         logger.warning(
             "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported", app
         )
-    if code := run_async(serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)):
+    serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)
+    if code := _to_the_end(serving):
         raise typer.Exit(code)
+
+
+def _to_the_end(serving: Coroutine[Any, Any, int]) -> int:
+    try:
+        return run_async(serving)
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as end:
+        logger.critical("the event loop of this worker has ended, so the worker ends; its leases run out", exc_info=end)
+        raise WorkerFailed(
+            f"the event loop of this worker has ended: {type(end).__name__}: {end}",
+            hint="a task has stopped it, or cancelled all that runs in it",
+        ) from end
 
 
 def _supervise(
@@ -176,11 +188,16 @@ async def serve(
     loop = asyncio.get_running_loop()
     stop = partial(loop.call_soon_threadsafe, _stop, worker, options.grace if tether is None else None)
     try:
-        with Signals(stop, partial(loop.call_soon_threadsafe, worker.stop), patience=options.grace + _PATIENCE):
+        again, patience = partial(loop.call_soon_threadsafe, worker.stop), options.grace + _PATIENCE
+        with Signals(stop, again, patience=patience, main=loop.call_soon_threadsafe):
             async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
                 await worker.run()
     except WorkerFailed as error:
         end_within(_LAST_SECONDS, error.exit_code)
+        raise
+    except asyncio.CancelledError:
+        # Nothing of ours cancels this: a task has stopped the event loop, or cancelled everything in it.
+        end_within(_LAST_SECONDS, WorkerFailed.exit_code)
         raise
     finally:
         await app.aclose()

@@ -6,6 +6,7 @@ that blocks would keep a worker from ending. The kernel's word of a signal is wr
 """
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -17,6 +18,8 @@ from typing import Any, Final
 
 from leasehold.supervise.aside import within
 
+logger = logging.getLogger(__name__)
+
 FORCED: Final = 130
 """The exit code of a process that a second signal has ended before its tasks had."""
 
@@ -26,6 +29,9 @@ AT_ONCE: Final = 0.9
 _LAST_WORDS: Final = 0.3
 """Seconds for the line that says so: standard error may be a pipe that is full."""
 
+_LOOK: Final = 1.0
+"""Seconds between two looks whether the handlers are still ours."""
+
 _HEARD = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -33,12 +39,21 @@ class Signals:
     """While it is entered, `first` is called at the first signal, `again` at each one after it, both in a thread.
 
     `patience` seconds after the first, and `AT_ONCE` after the second, the process ends, whatever still runs in it.
-    To be entered by the main thread, in the running event loop if there is one.
+    To be entered by the main thread, in the running event loop if there is one. `main` calls a function in that thread,
+    for handlers that the code of a task has replaced.
     """
 
-    def __init__(self, first: Callable[[], object], again: Callable[[], object], *, patience: float) -> None:
+    def __init__(
+        self,
+        first: Callable[[], object],
+        again: Callable[[], object],
+        *,
+        patience: float,
+        main: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self._first = first
         self._again = again
+        self._main = main
         self._patience = patience
         self._count = 0
         self._deadline: float | None = None
@@ -68,13 +83,33 @@ class Signals:
 
     def _listen(self) -> None:
         while not self._ended:
-            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            left = _LOOK if self._deadline is None else max(0.0, min(_LOOK, self._deadline - time.monotonic()))
             if not select.select([self._pipe[0]], [], [], left)[0]:
-                self._end()
+                if self._deadline is not None and time.monotonic() >= self._deadline:
+                    self._end()
+                self._look()
+                continue
             for number in os.read(self._pipe[0], 100):
                 self._pass_on(number)
                 if number in _HEARD:
                     self._hear()
+
+    def _look(self) -> None:
+        """A signal that was ignored for a moment is lost, but a second one is heard again."""
+        if self._main is not None and any(signal.getsignal(number) is not _nothing for number in _HEARD):
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._main(self._put_back)
+
+    def _put_back(self) -> None:
+        if self._ended:
+            return
+        before = {number: signal.signal(number, _nothing) for number in _HEARD}
+        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        changed = ", ".join(
+            signal.Signals(number).name for number, handler in before.items() if handler is not _nothing
+        )
+        if changed:
+            logger.warning("a task has replaced what this process does at %s: it is put back", changed)
 
     def _hear(self) -> None:
         self._count += 1

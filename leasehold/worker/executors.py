@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.errors import LeaseholdError
-from leasehold.worker.judge import as_error
+from leasehold.outcome import Outcome
+from leasehold.worker.judge import NO_RESULT, as_error, outcome_of
 
 if TYPE_CHECKING:
     from leasehold.context import JobContext
@@ -46,7 +47,7 @@ async def run_in_time(
     task: "Task[..., Any]", function: Callable[..., Coroutine[Any, Any, object]], /, **arguments: Any
 ) -> object:
     """Await the function; at its timeout it is cancelled. If it does not end then, it is left behind with a warning."""
-    running = asyncio.ensure_future(function(**arguments))
+    running = asyncio.ensure_future(_in_one_process(function, arguments, os.getpid()))
     try:
         await asyncio.wait([running], timeout=task.options.timeout)
     except asyncio.CancelledError:
@@ -69,10 +70,27 @@ async def run_in_time(
     raise timed_out(task)
 
 
+async def _in_one_process(
+    function: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any], process: int
+) -> object:
+    try:
+        return await function(**arguments)
+    finally:
+        end_copy_of(process)
+
+
 def _forget(running: "asyncio.Future[object]") -> None:
     _left_behind.discard(running)
     if not running.cancelled():
         running.exception()  # else asyncio says that nobody has asked for it
+
+
+class Ended(NamedTuple):
+    """How a function in a thread has ended."""
+
+    outcome: Outcome
+    error: Exception | None
+    """What it raised."""
 
 
 class ThreadExecutor:
@@ -98,11 +116,15 @@ class ThreadExecutor:
         function: Callable[..., object],
         arguments: Mapping[str, Any],
         context: "JobContext",
-    ) -> object:
-        """Run the task's function in a thread. Its slot is free only when the function has really ended."""
+    ) -> "Ended":
+        """Run the task's function in a thread. Its slot is free only when the function has really ended.
+
+        The outcome is made in the thread too: what the task returned or raised is written as text by code of its own,
+        which may take long.
+        """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[object] = loop.create_future()
-        call = partial(contextvars.copy_context().run, function, **arguments)
+        done: asyncio.Future[Ended] = loop.create_future()
+        call = partial(contextvars.copy_context().run, _ended, task, context.retry_count, function, arguments)
         self._busy += 1
         if self._busy > self._threads:
             self._threads += 1
@@ -161,18 +183,24 @@ def warn_of_threads(tasks: "Iterable[Task[..., Any]]") -> None:
 
 
 def _call(
-    function: Callable[[], object], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[object]", process: int
+    attempt: "Callable[[], Ended]", loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Ended]", process: int
 ) -> None:
     """Run in the thread; hand what came of it to the event loop, if that still listens."""
-    try:
-        value = function()
-    except BaseException as error:  # noqa: BLE001 (it is the job's outcome, SystemExit included)
-        answer = partial(_fail, done, error)
-    else:
-        answer = partial(_succeed, done, value)
+    ended = attempt()
     end_copy_of(process)
     with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
-        loop.call_soon_threadsafe(answer)
+        loop.call_soon_threadsafe(_set, done, ended)
+
+
+def _ended(
+    task: "Task[..., Any]", retry_count: int, function: Callable[..., object], arguments: Mapping[str, Any]
+) -> "Ended":
+    try:
+        value = function(**arguments)
+    except BaseException as raised:  # noqa: BLE001 (it is the job's outcome, SystemExit included)
+        error = as_error(raised)
+        return Ended(outcome_of(task, retry_count, error), error)
+    return Ended(NO_RESULT if value is None else outcome_of(task, retry_count, value), None)
 
 
 def end_copy_of(process: int) -> None:
@@ -181,13 +209,6 @@ def end_copy_of(process: int) -> None:
         os._exit(0)
 
 
-def _succeed(done: "asyncio.Future[object]", value: object) -> None:
+def _set(done: "asyncio.Future[Ended]", ended: "Ended") -> None:
     if not done.done():
-        done.set_result(value)
-
-
-def _fail(done: "asyncio.Future[object]", error: BaseException) -> None:
-    if not done.done():
-        # A future refuses StopIteration, and anything but an Exception would end the event loop.
-        fit = as_error(error)
-        done.set_exception(RuntimeError(f"the task raised {fit!r}") if isinstance(fit, StopIteration) else fit)
+        done.set_result(ended)

@@ -247,21 +247,26 @@ class Runner:
                 function = partial(hooks.acall, running, task.function) if hooks.around else task.function
                 if task.options.timeout is not None:
                     function = partial(run_in_time, task, function)
-                value = await function(**arguments)
-                end_copy_of(self._process)
-            else:
-                function = partial(hooks.call, running, task.function) if hooks.around else task.function
-                value = await self._threads.run(task, function, arguments, running)
-            return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
+                try:
+                    value = await function(**arguments)
+                finally:
+                    end_copy_of(self._process)
+                return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
+            function = partial(hooks.call, running, task.function) if hooks.around else task.function
+            outcome, error = await self._threads.run(task, function, arguments, running)
         except Exception as raised:  # noqa: BLE001 (whatever a task raises is its outcome)
             error = as_error(raised)
-            if isinstance(error, LeaseLost) and running.lost:
-                return Lost()
-            if running.released and isinstance(error, LeaseholdError) and error is running.stop_reason:
-                return Released()
-            if not isinstance(error, Snooze | Cancel):
-                await hooks.run_on_error(running, error)
-            return outcome_of(task, job.retry_count, error)
+            outcome = outcome_of(task, job.retry_count, error)
+        return outcome if error is None else await self._after_error(running, error, outcome)
+
+    async def _after_error(self, running: Running, error: Exception, outcome: Outcome) -> Outcome:
+        if isinstance(error, LeaseLost) and running.lost:
+            return Lost()
+        if running.released and isinstance(error, LeaseholdError) and error is running.stop_reason:
+            return Released()
+        if not isinstance(error, Snooze | Cancel):
+            await self.worker.app.hooks.run_on_error(running, error)
+        return outcome
 
     # -- endings
 
