@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leasehold.db.link import Link
 from leasehold.db.store import Store, Token
-from leasehold.errors import LeaseholdError
+from leasehold.errors import DatabaseUnavailable, LeaseholdError
 from leasehold.worker.journal import Place
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Aftermath:
         self._link = link
         self._store = store
         self._runner = runner
+        self._counted: set[str] = set()
+        """Dead workers whose jobs are suspects already and not yet given back."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -46,23 +48,34 @@ class Aftermath:
         found = False
         for worker, running in self._place.deaths():
             found = True
-            self._place.suspect(running)
-            await self._clear_up(worker, running)
+            if worker not in self._counted:  # before its jobs are given back: the next death may be at once
+                self._place.suspect(running)
+                self._counted.add(worker)
+            if not await self._clear_up(worker, running):
+                break  # its journal stays, and is taken up at the next look, here or by another worker
+            self._counted.discard(worker)
         if found:
             self._runner.solitude.suspects = self._place.suspects()
 
-    async def _clear_up(self, worker: str, running: set[str]) -> None:
-        """Give back all that the worker held; but not the only one that it was running: that one has failed."""
+    async def _clear_up(self, worker: str, running: set[str]) -> bool:
+        """Give back all that the worker held; but not the only one that it was running: that one has failed.
+
+        False: the database is away, and it has to be done later.
+        """
         try:
             owned = await self._link.run(self._store.owned(worker))
             given = [token for token in owned if len(running) != 1 or token.id not in running]
             if given:
                 await self._link.run(self._store.release(worker, given))
+        except DatabaseUnavailable as error:
+            logger.debug("worker %s died; its jobs are given back when the database is there: %s", worker, error)
+            return False
         except LeaseholdError as error:
             logger.warning("worker %s died; its jobs are left to their leases: %s", worker, error)
-            return
+            return True
         if owned:
             self._say(worker, owned, given, running)
+        return True
 
     @staticmethod
     def _say(worker: str, owned: list[Token], given: list[Token], running: set[str]) -> None:

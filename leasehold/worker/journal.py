@@ -120,14 +120,22 @@ class Place:
         return True
 
     def deaths(self) -> Iterator[tuple[str, set[str]]]:
-        """The workers that have died and left a journal, with the jobs that they were running. Each is given once."""
+        """The workers that have died and left a journal, with the jobs that they were running.
+
+        A journal is removed when the next one is asked for, and locked until then: who dies or gives up before it has
+        cleared up leaves it to another.
+        """
         if not self._is_trusted():
             return
         for path in sorted(self._folder.glob(f"*{_ENDING}")):
-            data = _taken(path)
-            if data is not None:
-                entries = [data[n : n + 36] for n in range(0, len(data), _ENTRY)]
-                yield path.name.removesuffix(_ENDING), {e.decode("ascii", "replace") for e in entries if e.strip(b"\0")}
+            file = _locked(path)
+            if file is not None:
+                with file:
+                    data = file.read()
+                    entries = [data[n : n + 36] for n in range(0, len(data), _ENTRY)]
+                    running = {e.decode("ascii", "replace") for e in entries if e.strip(b"\0")}
+                    yield path.name.removesuffix(_ENDING), running
+                    path.unlink(missing_ok=True)
 
     # -- suspects
 
@@ -185,18 +193,19 @@ def _allocate(file: BinaryIO, size: int) -> None:
         file.flush()
 
 
-def _taken(path: Path) -> bytes | None:
-    """What a dead worker left in its journal, which is removed; None: it lives, or another worker has taken it."""
+def _locked(path: Path) -> BinaryIO | None:
+    """The journal of a dead worker, locked; None: it lives, or another worker has the journal or had it."""
+    file = None
     try:
-        with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not ours while the worker lives
-            if not path.exists():
-                return None
-            data = file.read()
-            path.unlink()
-            return data
+        file = path.open("r+b")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not ours while the worker lives
+        if path.exists():
+            return file
     except OSError:
-        return None
+        pass
+    if file is not None:
+        file.close()
+    return None
 
 
 def _lock(file: TextIO) -> bool:

@@ -89,3 +89,16 @@ def test_a_journal_has_its_room_on_the_disk_and_a_failed_one_leaves_nothing(
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert place.open("host:3:ab", 2) is None
     assert list(folder.glob("*.journal")) == []
+
+
+def test_a_death_that_was_not_cleared_up_is_left_to_another_worker(place: Place) -> None:
+    journal = place.open("host:2:cd", 2)
+    assert journal is not None
+    journal.close(orderly=False)
+    other = Place("postgresql://x/db", "s")
+    deaths = place.deaths()
+    assert next(deaths) == ("host:2:cd", set())
+    assert list(other.deaths()) == []  # while the first one is at it
+    deaths.close()  # it dies, or the database is away
+    assert list(other.deaths()) == [("host:2:cd", set())]
+    assert list(place.deaths()) == []
