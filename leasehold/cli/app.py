@@ -31,6 +31,7 @@ from leasehold.cli import (
     workers,
 )
 from leasehold.cli.console import say, say_error
+from leasehold.db.sqlstates import DriverError, trouble_of
 from leasehold.errors import LeaseholdError
 from leasehold.version import __version__
 
@@ -92,6 +93,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LeaseholdError as error:
         say_error(error)
         sys.exit(error.exit_code)
+    except DriverError as error:  # what no command expects: still a sentence, not a traceback
+        trouble = trouble_of(error)
+        say_error(trouble)
+        sys.exit(trouble.exit_code)
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)

@@ -23,6 +23,9 @@ from leasehold.errors import (
     TokenTooStrong,
 )
 
+DriverError = psycopg.Error
+"""What the driver raises."""
+
 _OURS: dict[str, type[LeaseholdError]] = {
     "LH001": IllegalTransition,
     "LH002": JobUnknown,
@@ -55,6 +58,11 @@ _UNDONE = ("40", _LOCKED, "57014", "26000", "42P05", _NO_WRITES)
 """Deadlock or serialization failure, lock timeout, statement timeout, a prepared statement that is missing or there
 already (behind a pooler), no writes: rolled back, and worth another try."""
 
+_RESTRICTED = (
+    "restrict_nonsystem_relation_kind is set: alter role, alter database or alter system ... reset it;"
+    " `leasehold doctor` says where"
+)
+
 
 def translate(error: BaseException) -> LeaseholdError | None:
     """What an error means to a user of Leasehold, whichever driver it came through; None if it is none of ours."""
@@ -86,6 +94,7 @@ def trouble_of(error: Exception) -> LeaseholdError:
         return DatabaseTrouble(
             f"PostgreSQL refused the call: {error.diag.message_primary} (SQLSTATE {error.sqlstate})",
             sqlstate=error.sqlstate,
+            hint=_RESTRICTED if "access to non-system view" in str(error) else None,
         )
     if isinstance(error, psycopg.DataError | psycopg.ProgrammingError | UnicodeError):
         return InvalidJob(f"a value of this call cannot be sent to PostgreSQL: {error}")

@@ -185,6 +185,7 @@ def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn
         ("idle_session_timeout = '10s'", "warn", "idle connections are cut"),
         ("enable_indexscan = off", "fail", "claims read whole tables"),
         ("standard_conforming_strings = off", "warn", "backslashes"),
+        ("restrict_nonsystem_relation_kind = 'view'", "warn", "limits cannot be listed"),
     ],
 )
 def test_a_setting_of_the_database_that_gets_in_the_way_is_named(sql, setting, verdict, words):
@@ -195,6 +196,21 @@ def test_a_setting_of_the_database_that_gets_in_the_way_is_named(sql, setting, v
     assert (found, words in detail) == (verdict, True), detail
     assert setting.split()[0] in detail
     assert f"database {name}" in detail
+
+
+def test_a_command_that_a_setting_refuses_says_which_without_a_traceback(sql, cli):
+    name = sql("select current_database()")[0][0]
+    sql(f"alter database {name} set restrict_nonsystem_relation_kind = 'view'")
+    refused = cli("limits", "list", code=1)
+    assert "restrict_nonsystem_relation_kind is set" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_doctor_names_the_setting_with_which_nothing_can_be_recorded(sql, cli):
+    name = sql("select current_database()")[0][0]
+    sql(f"alter database {name} set default_transaction_read_only = on")
+    found = cli("doctor", "--listen", "0.5", code=1)
+    assert f"default_transaction_read_only = on for database {name}" in found.out, found
 
 
 def test_a_role_whose_settings_or_connections_get_in_the_way_is_named(sql):

@@ -42,6 +42,7 @@ begin
         'transactions of your own that enqueue may have to be repeated'),
       ('standard_conforming_strings', '^(off|false|0|no)$', false, 'backslashes in SQL of your own mean something else'),
       ('track_activities', '^(off|false|0|no)$', false, 'who holds back vacuum or a migration cannot be seen'),
+      ('restrict_nonsystem_relation_kind', 'view', false, 'limits cannot be listed'),
       ('old_snapshot_threshold', '^[0-9]', false, 'long looks may end with "snapshot too old"'),
       ('enable_indexscan', '^(off|false|0|no)$', true, 'claims read whole tables'),
       ('enable_indexonlyscan', '^(off|false|0|no)$', false, 'claims read more than they need'),
