@@ -18,7 +18,9 @@ from leasehold.db.doubt import asettle, settle
 from leasehold.db.hints import Hinter
 from leasehold.db.idle import Held, Idle
 from leasehold.db.link import Backoff
+from leasehold.db.outage import Outage
 from leasehold.db.series import asend, send
+from leasehold.db.sqlstates import trouble_of
 from leasehold.db.store import Store
 from leasehold.db.tries import Tries
 from leasehold.errors import DatabaseUnavailable
@@ -34,6 +36,10 @@ _WAIT_SECONDS = 10.0
 
 _ANSWER_SECONDS = 30.0
 """How long an answer is waited for, where no server's clients wait for it; of many calls, for the next progress."""
+
+
+_PART = "a call"
+"""What the log calls those that are sent again."""
 
 
 class _Loop:
@@ -87,6 +93,8 @@ class Database:
     def _begin(self) -> None:
         self._guard = threading.Lock()
         self._closed = False
+        self.outage = Outage()
+        """Calls that are sent again are in the log, when the first is and when one was answered."""
         self.hints = Hinter(self.dsn, self.store, prepare=self._prepare)
         self._idle: Idle[psycopg.Connection] = Idle()
         self._seats = threading.Semaphore(_MOST_CONNECTIONS)
@@ -134,10 +142,12 @@ class Database:
                 with self._connection(tries.deadline) as connection, tries.of_thread(connection) as cut:
                     answer = execute(connection)
                     settle(connection)
+                    self.outage.over(_PART)
                     return answer
             except psycopg.Error as error:
                 self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
+                self.outage.met(_PART, trouble_of(error))
             time.sleep(pause)
 
     async def _apersist(
@@ -157,6 +167,7 @@ class Database:
                     with tries.of_coroutine(held.connection) as cut:
                         answer = await execute(held.connection)
                         await asettle(held.connection)
+                        self.outage.over(_PART)
                         return answer
                 except asyncio.CancelledError:
                     # The answer may still be on its way; nobody must read it as their own.
@@ -168,6 +179,7 @@ class Database:
             except psycopg.Error as error:
                 self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
+                self.outage.met(_PART, trouble_of(error))
             except DatabaseUnavailable as error:
                 error.sent = tries.unknown
                 raise

@@ -143,7 +143,8 @@ class Scheduler:
                 return await self._link.run(call)
             except LockTimeout:
                 raise
-            except DatabaseUnavailable:
+            except DatabaseUnavailable as error:
+                self._outage.met(_PART, error)
                 await asyncio.sleep(backoff.pause())
 
     async def _plan(self, claim: ClaimedSchedule) -> Plan | None:

@@ -138,10 +138,9 @@ class Claimer:
             except LeaseholdError as error:  # whatever it is: another worker would meet it too
                 sent = sent or getattr(error, "sent", True)
                 each = not each
-                if each and of_one_row(error):
-                    logger.debug("claiming one by one, to find the job at fault: %s", error)
-                    continue
                 self._outage.met(_PART, error)
+                if each and of_one_row(error):  # one by one, to find the job at fault
+                    continue
                 if not away:
                     self._worker.app.telemetry.emit("database.away", part="claimer", error=str(error))
                 away = True

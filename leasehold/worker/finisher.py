@@ -180,7 +180,10 @@ class Finisher:
         except LeaseholdError as error:
             if not of_one_row(error):
                 return [(report, error) for report in reports]
-            logger.debug("%d reports are written one by one: %s", len(reports), error)
+            if blames_values(error):  # the job whose report it is has a line of its own, each time
+                logger.warning("%d reports are written one by one: %s", len(reports), error)
+            else:
+                self._outage.met(_PART, error)
             try:
                 await self._apart.write(reports)
             except LeaseholdError as trouble:

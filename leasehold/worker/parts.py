@@ -151,7 +151,7 @@ class Parts:
         )  # a schedule that it could not fire by then is another's when the claim expires
         firing.cancel()
         self.keeper.stop()
-        await _quietly(self._say_goodbye)
+        await _quietly(self._say_goodbye, logging.WARNING)
         await self._end_loops()
         await self.close()
 
@@ -195,9 +195,9 @@ async def _without_exit(loop: Awaitable[None]) -> None:
         raise RuntimeError(f"{type(end).__name__} came out of it: {end}") from end
 
 
-async def _quietly(step: Callable[[], Awaitable[object]]) -> None:
+async def _quietly(step: Callable[[], Awaitable[object]], level: int = logging.DEBUG) -> None:
     try:
         async with asyncio.timeout(2):
             await step()
     except Exception as error:  # noqa: BLE001 (a courtesy to onlookers; leases are what counts)
-        logger.debug("while stopping: %s", error)
+        logger.log(level, "while the worker stops: %s", str(error) or type(error).__name__)

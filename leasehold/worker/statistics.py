@@ -141,7 +141,7 @@ class Statistician:
             try:
                 left = await self._link.run(self._store.statistics_add(self._worker, self._number, age, rows))
             except DatabaseUnavailable as error:
-                logger.debug("statistics wait for the database: %s", error)
+                logger.info("statistics wait for the database: %s", error)
                 return
             except Exception as error:  # noqa: BLE001 (nothing depends on them; jobs go on)
                 logger.warning("statistics of ten seconds are lost: %s", error)

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasehold.db.link import Link
@@ -241,13 +242,14 @@ class Worker:
             leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
             slots=self.options.slots,
         )
-        await link.insist(call, lambda error: outage.met(_STARTING, error))
-        outage.over(_STARTING)
-        await link.insist(self.store.declare_tasks(self.app.declaration()))
+        met = partial(outage.met, _STARTING)
+        await link.insist(call, met)
+        await link.insist(self.store.declare_tasks(self.app.declaration()), met)
         if self.app.schedules.declared:
-            changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared))
+            changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared), met)
             if changed:
                 logger.info("schedules made or changed: %s", ", ".join(changed))
+        outage.over(_STARTING)
 
 
 def _error_of(task: "asyncio.Task[None]") -> BaseException | None:

@@ -5,6 +5,7 @@ import logging
 import sys
 import textwrap
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from leasehold import App, Cancel, NoRetry, current_job
 from leasehold.db.listen import Listener
 from leasehold.errors import WorkerFailed
+from leasehold.retry import FixedDelay
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
-from leasehold.worker import Worker, WorkerOptions, parts
+from leasehold.worker import Worker, WorkerOptions, parts, statistics
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
@@ -103,6 +105,71 @@ async def test_an_error_while_claiming_does_not_end_the_worker(
         accept(sql)
         await until(lambda: row(sql, job)["state"] == "success", within=60)
     assert caplog.text.count("refused by the test") == 1
+
+
+def refuse_once(sql: Sql, table: str, when: str, code: str) -> None:
+    """The next change of this table for which this holds raises an error; what numbers are taken, stays taken."""
+    sql.execute("create sequence public.refusals")
+    sql.execute(f"""
+        create function public.refuse_once() returns trigger language plpgsql as $$ begin
+        if nextval('public.refusals') = 1 then raise exception 'refused by the test' using errcode = '{code}'; end if;
+        return new; end $$""")
+    sql.execute(
+        f"create trigger refuse_once before insert or update on {table} for each row when ({when})"
+        " execute function public.refuse_once()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "when", "code"),
+    [
+        ("jobs", "new.state = 'running'", "XX000"),
+        ("jobs", "new.state = 'success'", "XX000"),
+        ("jobs", "new.state = 'success'", "22000"),
+        ("jobs", "new.state = 'retry'", "23000"),
+        ("schedules", "new.locked_by is not null", "40001"),
+        ("statistics", "true", "57P01"),
+    ],
+)
+async def test_a_call_that_is_refused_once_and_repeated_is_in_the_log(
+    app: App,
+    sql: Sql,
+    table: str,
+    when: str,
+    code: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(statistics, "_PERIOD", 0.2)
+
+    @app.schedule(every=timedelta(seconds=1), key="tick")
+    @app.task(kind="tick")
+    async def tick() -> None: ...
+
+    @app.task(kind="flaky", retry=FixedDelay(0.01))
+    async def flaky() -> None:
+        if current_job().attempt == 1:
+            raise ValueError("not yet")
+
+    refuse_once(sql, table, when, code)
+    job = await flaky.aenqueue()
+    async with working(app):
+        await until(lambda: row(sql, job)["state"] == "success", within=60)
+        await until(lambda: "refused by the test" in caplog.text, within=60)
+
+
+async def test_a_call_of_a_program_that_is_repeated_is_in_the_log(
+    app: App, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(kind="work")
+    async def work() -> None: ...
+
+    refuse_once(sql, "jobs", "true", "40001")
+    await work.aenqueue()
+    assert "a call waits for the database" in caplog.text
+    assert "refused by the test" in caplog.text
+    assert "the database is back" in caplog.text
 
 
 async def _die(self: Any) -> None:
