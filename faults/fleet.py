@@ -6,17 +6,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from faults.forks import Forked, Forks
 from faults.servers import free_port, wait_for
 
 ROOT = Path(__file__).parents[1]
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+_starter = ThreadPoolExecutor(1, "faults-starter")
+"""Starts every process. The signal of `_die_with_us` comes when the thread ends that started it: this one ends last."""
 
 
 def _die_with_us() -> None:
@@ -32,7 +38,9 @@ class Member:
         self._command = list(command)
         self._env = dict(env)
         self._output = output
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self.forks: Forks | None = None
+        """Who starts it, if not we."""
         self.url = ""
         """Where it serves, if it is an API server."""
 
@@ -70,12 +78,19 @@ class Member:
 
     def start(self, **env: str) -> "Member":
         """Start it, or another in its place; what is given here is for this one only."""
+        if self.forks is not None:
+            whole = {**os.environ, **self._env, **env}
+            self._process = self.forks.start(self._command[1:], whole, self._output)
+        else:
+            self._process = _starter.submit(self._popen, env).result()
+        return self
+
+    def _popen(self, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self._command, cwd=ROOT, env={**os.environ, **self._env, **env}, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, preexec_fn=_die_with_us,  # noqa: PLW1509 (no threads are started here)
             )  # fmt: skip
-        return self
 
     def send(self, number: int) -> None:
         """Send it a signal."""
@@ -122,6 +137,12 @@ class Fleet:
         self._folder = folder
         self._env = dict(env)
         self.members: list[Member] = []
+        self.forks: Forks | None = None
+        """Who starts workers and servers from now on; None: each imports everything itself."""
+
+    def fork(self) -> None:
+        """Have a process start them that has imported everything: where there are hundreds."""
+        self.forks = Forks(ROOT)
 
     def worker(
         self, name: str, dsn: str, *options: str, slots: int = 10, app: str = "faults.tasks:app",
@@ -138,6 +159,12 @@ class Fleet:
         member.url = f"http://127.0.0.1:{port}"
         return member
 
+    def command(self, name: str, *arguments: str) -> Member:
+        """A command of `leasehold`, not started yet; it is not one of those that live."""
+        member = self._add(name, ["-m", "leasehold", *arguments], "", {})
+        self.members.remove(member)
+        return member
+
     def client(self, name: str, dsn: str, *options: str) -> Member:
         """A client, not started yet; it ends when it has enqueued all, or is told to by SIGTERM."""
         return self._add(name, ["-m", "faults.client", name, *options], dsn, {})
@@ -149,9 +176,12 @@ class Fleet:
                 with suppress(ProcessLookupError):
                     member.send(signal.SIGCONT)
                     member.kill()
+        if self.forks is not None:
+            self.forks.close()
 
     def _add(self, name: str, arguments: Sequence[str], dsn: str, env: Mapping[str, str]) -> Member:
         full = {**self._env, "LEASEHOLD_DSN": dsn, **env}
         member = Member(name, [sys.executable, *arguments], full, self._folder / f"{name}.out")
+        member.forks = self.forks
         self.members.append(member)
         return member

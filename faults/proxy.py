@@ -297,7 +297,7 @@ class _Line:
 
 def _raising(state: str) -> bytes:
     """A question that the server answers with an error of this SQLSTATE, whether in a transaction or not."""
-    query = f"do $$ begin raise exception using errcode = '{state}', message = 'raised on purpose'; end $$"
+    query = f"do $$ begin raise exception using errcode = '{state}', message = '{state} on purpose'; end $$"
     body = query.encode() + b"\0"
     return b"Q" + struct.pack("!I", len(body) + 4) + body
 

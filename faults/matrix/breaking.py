@@ -1,7 +1,8 @@
 """`python -m faults.matrix.breaking worker …`: the command line of Leasehold in a process that can be broken on purpose.
 
 FAULTS_BREAK=place:error: a loop or thread of the process ends with this error a second after it began. FAULTS_ARM=file: at
-a failpoint that the file names (`number point error`), the error it names is raised, once for each number.
+each failpoint that a line of the file names (`number point error`), the error it names is raised, once for each number. What
+else happens every ten seconds only, is done three times a second.
 """
 
 import asyncio
@@ -19,8 +20,10 @@ import psycopg
 from leasehold import failpoints
 from leasehold.cli import main
 from leasehold.db.listen import Listener
+from leasehold.db.sqlstates import trouble_of
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
+from leasehold.worker.aftermath import Aftermath
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
@@ -35,7 +38,7 @@ ERRORS: Final[dict[str, type[BaseException]]] = {
 """What may come out of anything."""
 
 LOOPS: Final[dict[str, Any]] = {
-    part.__name__: part for part in (Claimer, Finisher, Sweeper, Scheduler, Listener, Prober, Statistician)
+    part.__name__: part for part in (Claimer, Finisher, Sweeper, Scheduler, Listener, Prober, Statistician, Aftermath)
 }
 """Each has a coroutine `run` that never ends by itself."""
 
@@ -47,14 +50,16 @@ BEGINS: Final = 1.0
 
 
 def error_of(name: str) -> BaseException:
-    """An exception of this name, or the driver's for this SQLSTATE."""
+    """An exception of this name, or what a call on one of our connections raises for this SQLSTATE."""
     if name in ERRORS:
-        return ERRORS[name]("broken on purpose")
+        return ERRORS[name](f"{name} on purpose")
     try:
         kind = psycopg.errors.lookup(name)
     except KeyError:
         kind = type("Unusual", (psycopg.DatabaseError,), {"sqlstate": name})
-    return kind("broken on purpose")
+    trouble = trouble_of(kind())
+    trouble.args = (f"{name} on purpose",)  # an error that did not come over a connection has no message
+    return trouble
 
 
 def break_loop(place: str, error: str) -> None:
@@ -72,8 +77,9 @@ def break_loop(place: str, error: str) -> None:
             await asyncio.wait([inner], timeout=BEGINS)
         finally:
             inner.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([inner])
+        while not inner.done():  # again: a library may have swallowed it
+            inner.cancel()
+            await asyncio.wait([inner], timeout=0.5)
         raise error_of(error)
 
     part.run = run
@@ -100,12 +106,11 @@ def watch(file: Path) -> Callable[[str], None]:
     guard = threading.Lock()
 
     def reach(point: str) -> None:
-        try:
-            number, wanted, error = file.read_text().split()
-        except (OSError, ValueError):
+        if (found := _armed(file, point)) is None:
             return
+        number, error = found
         with guard:
-            if wanted != point or number in seen or Path(f"{file}.{number}").exists():
+            if number in seen:
                 return
             seen.add(number)
         Path(f"{file}.{number}").touch()
@@ -114,7 +119,24 @@ def watch(file: Path) -> Callable[[str], None]:
     return reach
 
 
+def _armed(file: Path, point: str) -> tuple[str, str] | None:
+    """Number and error of the line for this failpoint, unless it was raised before."""
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            number, wanted, error = line.split()
+            if wanted == point and not Path(f"{file}.{number}").exists():
+                return number, error
+    return None
+
+
+async def _hand_in_often(self: Any) -> None:
+    while True:
+        await asyncio.sleep(0.3)
+        await self.flush()
+
+
 if __name__ == "__main__":
+    Statistician.run = _hand_in_often  # type: ignore[method-assign]
     if broken := os.environ.get("FAULTS_BREAK"):
         break_loop(*broken.split(":"))
     if armed := os.environ.get("FAULTS_ARM"):

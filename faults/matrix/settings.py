@@ -1,26 +1,22 @@
 """Settings that a DBA may change, for a role, a database or a server, times what a fleet does: it works, or it is named.
 
-A row is a setting of a role; a worker, commands and a migration run as this role. Where one of them fails, its error and
-`leasehold doctor` have to name the setting.
+A row is a setting of a role; a worker, commands and a migration run as this role (`fleetlet.py`). Where one of them fails,
+its error and `leasehold doctor` have to name the setting. Several roles with other settings are tried at once.
 """
 
-import time
-from collections.abc import Callable, Sequence
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 
-from faults.fleet import Member
-from faults.matrix.commands import command
-from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, together
-from faults.matrix.world import APP, World
+from faults.matrix.fleetlet import COLUMNS, Fleetlet
+from faults.matrix.table import NotApplicable, Result, Table, chosen, together
+from faults.matrix.world import World
 from faults.run import Run
-from leasehold.db.migrate import migrate
-from leasehold.errors import LeaseholdError
-
-COLUMNS: Final = ("start", "claim", "renew", "report", "schedule", "limits", "lists", "migrate")
 
 ROWS: Final = (
     # how long things may take
@@ -66,29 +62,62 @@ HARSH: Final = (
 ALONE: Final = ("default_transaction_read_only=on",)
 """Nothing works with them: they have to be named."""
 
-LISTS: Final = (
-    ["jobs", "list"], ["queues", "list"], ["workers", "list"], ["schedules", "list"], ["limits", "list"], ["stats"], ["errors"], ["verify"],
-)  # fmt: skip
-"""Commands that only look."""
+LANES: Final = 3
+"""Roles at once."""
 
-SOON: Final = 15.0
+TICKS: Final = 8
+"""Schedules: each worker is to fire one soon."""
 
 
 def settings(run: Run) -> None:
     """The matrix."""
-    world = World(run, "--queues", "none", workers=0)
+    run.fleet.fork()
+    world = World(run, "--queues", "none", workers=0, ticks=TICKS)
+    note_who_fires(world)
     table = Table(rows=len(ROWS), columns=len(COLUMNS))
     known = {name for (name,) in world.rows("select lower(name) from pg_settings")}
     rows = chosen(ROWS)
     missing = [row for row in rows if row.partition("=")[0].lower() not in known]
     present = [row for row in rows if row not in missing]
-    for found in together(packs(present, 1 if run.full else 40), lambda part: probe(world, part)):
-        table.add(found, run.folder)
+    waiting: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    for pack in packs(present, 1 if run.full else 40):
+        waiting.put(pack)
+    with ThreadPoolExecutor(LANES) as pool:
+        for lane in [pool.submit(drive, world, waiting, table) for _ in range(LANES)]:
+            lane.result()
     table.add(
         {(row, column): NotApplicable("this PostgreSQL has no such setting") for row in missing for column in COLUMNS}
     )
+    world.rows("select schedule_disable(key) from schedules")
+    world.rows("select cancel(id) from jobs where state in ('created', 'queued', 'retry')")
     world.settle()
     table.close(run)
+
+
+def note_who_fires(world: World) -> None:
+    """Write down as which role a schedule was fired: any worker may fire any of them."""
+    world.rows("create table public.firing (by text)")
+    world.rows("grant insert on public.firing to public")
+    world.rows(
+        "create function public.note_firing() returns trigger language plpgsql as"
+        " $$ begin insert into public.firing values (session_user); return null; end $$"
+    )
+    world.rows(
+        "create trigger note_firing after insert on jobs for each row when (new.kind = 'tick')"
+        " execute function public.note_firing()"
+    )
+    world.rows("alter table jobs enable always trigger note_firing")  # also under session_replication_role
+
+
+def drive(world: World, waiting: "queue.SimpleQueue[list[str]]", table: Table) -> None:
+    """One pack after the other."""
+    while True:
+        try:
+            pack = waiting.get_nowait()
+        except queue.Empty:
+            return
+        for found in together([pack], lambda part: probe(world, part)):
+            table.add(found, world.run.folder)
 
 
 def packs(rows: Sequence[str], size: int) -> list[list[str]]:
@@ -111,7 +140,7 @@ def packs(rows: Sequence[str], size: int) -> list[list[str]]:
 def probe(world: World, rows: Sequence[str]) -> dict[tuple[str, str], Result]:
     """A fleet whose role has these settings."""
     role = f"role_{uuid4().hex[:8]}"
-    world.sql.execute(sql.SQL("create role {} login superuser").format(sql.Identifier(role)))
+    world.change(sql.SQL("create role {} login superuser").format(sql.Identifier(role)))
     given = {}
     for row in rows:
         name, _, value = row.partition("=")
@@ -140,135 +169,4 @@ def set_it(world: World, role: str, name: str, value: str) -> None:
         text = sql.SQL(", ").join(map(sql.Literal, parts))
     else:
         text = sql.Literal(value)
-    world.sql.execute(sql.SQL("alter role {} set {} = {}").format(sql.Identifier(role), sql.Identifier(name), text))
-
-
-class Fleetlet:
-    """A worker, commands and a migration, all as one role."""
-
-    def __init__(self, world: World, role: str, names: list[str]) -> None:
-        self._world = world
-        self._names = names
-        self._queue = role
-        self._dsn = world.server.embedded.dsn("faults").replace("//postgres@", f"//{role}@")
-        self._doctor: str | None = None
-        self._held = world.enqueue("hold", {"until": role}, queue=role)
-        self._jobs: list[str] = []
-        self._worker: Member = world.run.fleet.worker(
-            role, self._dsn, "--queues", f"{role},default", app=APP, FAULTS_EVERY="1"
-        )
-
-    def close(self) -> None:
-        """End the worker; what it had is anybody's."""
-        world = self._world
-        world.let_go(self._queue)
-        if self._worker.alive:
-            self._worker.kill()
-        world.run.fleet.members.remove(self._worker)
-        world.rows("update jobs set lease_expires_at = clock() - interval '1 s' where state = 'running'")
-        world.rows("select sweep()")
-        world.rows("select cancel(id) from jobs where state in ('created', 'queued', 'retry')")
-
-    def judge(self) -> dict[str, str]:
-        """Each column's reason, or none."""
-        acts: dict[str, Callable[[], str]] = {
-            "start": self._start, "claim": self._claim, "renew": self._renew, "report": self._report,
-            "schedule": self._schedule, "limits": self._limits, "lists": self._lists, "migrate": self._migrate,
-        }  # fmt: skip
-        found = {}
-        for column, act in acts.items():
-            try:
-                why = act() if column in ("start", "lists", "migrate") or self._worker.alive else "the worker has ended"
-            except (psycopg.Error, LeaseholdError, TimeoutError) as error:
-                why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            found[column] = why and self._unless_named(why)
-        if not self._worker.alive:
-            found["start"] = found["start"] or self._unless_named(f"the worker ended: {self._worker.said()[-300:]}")
-        return found
-
-    def _unless_named(self, why: str) -> str:
-        """It may fail where error (or log) and doctor name the setting."""
-        said = f"{why} {self._worker.said()}".lower()
-        if any(name.lower() in said for name in self._names):
-            if self._doctor is None:
-                self._doctor = command(["doctor", "--listen", "0.5", "--dsn", self._dsn])[1].lower()
-            if any(name.lower() in self._doctor for name in self._names):
-                return PASSED
-            return f"doctor does not name it: {why}"
-        return why
-
-    def _start(self) -> str:
-        self._worker.start()
-        world, pid = self._world, self._worker.pid
-        query = "select exists (select from workers where pid = %s and kinds @> array['hold'])"
-        deadline = time.monotonic() + 2 * SOON
-        while not world.value(query, pid):
-            if not self._worker.alive or time.monotonic() > deadline:
-                return f"the worker does not start ({self._worker.returncode}): {self._worker.said()[-300:]}"
-            time.sleep(0.03)
-        return PASSED
-
-    def _claim(self) -> str:
-        code, text = command(["enqueue", "quick", "--queue", self._queue, "--anyway", "--dsn", self._dsn])
-        if code:
-            return f"enqueue: {text[-300:]}"
-        job = text.strip().split()[-1]
-        self._world.made(job, "quick")
-        self._jobs = [job, *(self._world.enqueue(kind, queue=self._queue) for kind in ("quick", "chatty", "flaky"))]
-        jobs = self._jobs
-        self._world.until(
-            lambda: all(row["attempt"] for row in self._world.jobs(jobs).values()), "claimed", within=SOON
-        )
-        return PASSED
-
-    def _report(self) -> str:
-        innocents = [job for job in self._jobs if self._world.jobs([job])[job]["kind"] != "flaky"]
-        return self._world.ended(self._jobs, within=SOON) or self._world.charged([self._held, *innocents])
-
-    def _renew(self) -> str:
-        query = "select lease_expires_at from jobs where id = %s::uuid and state = 'running'"
-        held = self._held
-        self._world.until(lambda: self._world.value(query, held) is not None, "it holds a job", within=SOON)
-        first = self._world.value(query, held)
-        self._world.until(
-            lambda: (self._world.value(query, held) or first) > first, "the lease is renewed", within=SOON
-        )
-        return PASSED
-
-    def _schedule(self) -> str:
-        query = "select fired from schedules where key = 'tick'"
-        first = self._world.value(query) or 0
-        self._world.until(lambda: (self._world.value(query) or 0) > first, "the schedule fires", within=SOON)
-        return PASSED
-
-    def _limits(self) -> str:
-        for arguments in (
-            ["limits", "set", "queue", self._queue, "--max", "10"],
-            ["queues", "pause", "another", "--anyway"],
-        ):
-            code, text = command([*arguments, "--dsn", self._dsn])
-            if code:
-                return f"{' '.join(arguments[:2])}: {text[-300:]}"
-        why = self._world.ended([self._world.enqueue(queue=self._queue)], within=SOON)
-        for arguments in (["limits", "clear", "queue", self._queue], ["queues", "resume", "another"]):
-            code, text = command([*arguments, "--dsn", self._dsn])
-            if code:
-                return f"{' '.join(arguments[:2])}: {text[-300:]}"
-        return why
-
-    def _lists(self) -> str:
-        for arguments in (*LISTS, ["jobs", "show", self._held]):
-            code, text = command([*arguments, "--dsn", self._dsn])
-            if code:
-                return f"{' '.join(arguments)}: {text[-300:]}"
-        return PASSED
-
-    def _migrate(self) -> str:
-        self._world.rows(
-            "update function_files set checksum = 'changed' where name in ('claim.sql', 'guard.sql', 'names.sql')"
-        )
-        try:
-            migrate(self._dsn)
-        finally:
-            migrate(self._world.server.dsn)
-        return PASSED
+    world.change(sql.SQL("alter role {} set {} = {}").format(sql.Identifier(role), sql.Identifier(name), text))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,9 +41,14 @@ class Table:
     columns: int
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, found: Found, folder: Path | None = None) -> None:
         """Take results in; a cell that failed once stays failed. What failed is noted at once in the run's folder."""
+        with self._guard:
+            self._add(found, folder)
+
+    def _add(self, found: Found, folder: Path | None) -> None:
         if folder is not None:
             with (folder / "cells.txt").open("a") as file:
                 file.writelines(f"{row}{CROSS}{column}: {why or 'passed'}\n" for (row, column), why in found.items())

@@ -61,9 +61,12 @@ async def flaky() -> None:
 
 if os.environ.get("FAULTS_EVERY"):
 
-    @app.schedule(every=timedelta(seconds=float(os.environ["FAULTS_EVERY"])), key=TICK, missed="skip")
-    @app.task(kind=TICK, lease=LEASE, max_attempts=5)
+    @app.task(kind=TICK, lease=min(LEASE, 6.0), max_attempts=5)
     async def tick() -> None:
-        """What the schedule fires."""
+        """What the schedules fire."""
         note("begin")
         note("end")
+
+    for number in range(int(os.environ.get("FAULTS_TICKS", "1"))):
+        key = f"{TICK}-{number}" if number else TICK
+        app.schedule(every=timedelta(seconds=float(os.environ["FAULTS_EVERY"])), key=key, missed="skip")(tick)

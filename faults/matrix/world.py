@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg.rows import dict_row
+from psycopg.sql import Composable
 
 from faults.fleet import Member
 from faults.run import Run
@@ -21,6 +22,9 @@ APP: Final = "faults.matrix.tasks:app"
 BOUND: Final = 20.0
 """Seconds within which everything that is not to be disturbed has happened, on a busy machine."""
 
+LONG: Final = 120.0
+"""Seconds after which what hangs is seen to hang, on a machine that has much else to do."""
+
 Job = Mapping[str, Any]
 
 
@@ -28,12 +32,19 @@ class World:
     """One server and its fleet, for many cells."""
 
     def __init__(
-        self, run: Run, *options: str, workers: int = 2, slots: int = 20, every: float | None = 1.0, app: str = APP
+        self,
+        run: Run,
+        *options: str,
+        workers: int = 2,
+        slots: int = 20,
+        every: float | None = 1.0,
+        ticks: int = 1,
+        app: str = APP,
     ) -> None:
         self.run = run
         self.server = run.serve()
-        env = {"FAULTS_EVERY": str(every)} if every else {}
-        self._env = env
+        env = {"FAULTS_EVERY": str(every), "FAULTS_TICKS": str(ticks)} if every else {}
+        self.env = env
         self.workers = [
             run.fleet.worker(f"worker-{n}", self.server.dsn, *options, slots=slots, app=app, **env).start()
             for n in range(workers)
@@ -69,6 +80,10 @@ class World:
     @functools.cached_property
     def token(self) -> str:
         """For the API: with one it is the same to it whether a cell makes others."""
+        return self.new_token()
+
+    def new_token(self) -> str:
+        """One that no API server has seen yet."""
         made = make_token(uuid4())
         self.rows("select create_token(%s, 'matrix', %s, %s)", made.id, made.hash(), list(SCOPES))
         return made.reveal()
@@ -80,6 +95,11 @@ class World:
         with self._guard:
             cursor = self.sql.execute(query, args or None)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
+
+    def change(self, statement: Composable) -> None:
+        """Run a statement that was put together; from any thread."""
+        with self._guard:
+            self.sql.execute(statement)
 
     def value(self, query: str, *args: object) -> Any:
         """The first value of the first row."""
@@ -121,13 +141,15 @@ class World:
         self.innocents.add(job)
         return job
 
-    def post(self, kind: str = "quick", *, key: str | None = None, url: str = "", within: float = BOUND) -> str:
+    def post(
+        self, kind: str = "quick", *, key: str | None = None, url: str = "", token: str = "", within: float = BOUND
+    ) -> str:
         """One job over HTTP, an innocent unless it has a given key; raises what the server or the network says."""
         chosen, key = key, key or str(uuid4())
         call = self.run.log.invoke("enqueue", key=key, kind=kind)
         request = urllib.request.Request(  # noqa: S310 (our own server)
             f"{url or self.api.url}/jobs", json.dumps({"jobType": kind, "payload": {}}).encode(), method="POST",
-            headers={"Content-Type": "application/json", "Idempotency-Key": key, "Authorization": f"Bearer {self.token}"},
+            headers={"Content-Type": "application/json", "Idempotency-Key": key, "Authorization": f"Bearer {token or self.token}"},
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=within) as answer:  # noqa: S310 (our own server)
             job = str(json.load(answer)["jobId"])
@@ -136,9 +158,9 @@ class World:
             self.innocents.add(job)
         return job
 
-    def get(self, url: str, *, within: float = BOUND) -> bytes:
+    def get(self, url: str, *, token: str = "", within: float = BOUND) -> bytes:
         """What the API answers; raises what it refuses."""
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 (our own server)
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token or self.token}"})  # noqa: S310 (our own server)
         with urllib.request.urlopen(request, timeout=within) as answer:  # noqa: S310 (our own server)
             return bytes(answer.read())
 

@@ -17,7 +17,7 @@ from faults.mutants import UNREADABLE_TIMES
 from faults.servers import Server
 from tests.faults.test_scenarios import hold
 
-PASSING = ("frozen", "poison", "sleeping")
+PASSING = ("frozen", "loops", "poison", "sleeping")
 
 
 @pytest.mark.timeout(300)
