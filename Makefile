@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # More than cores: tests of leases and deadlines mostly wait.
 JOBS ?= 4
+# Where an environment forbids bytecode, each of the thousand processes that the tests start would compile all of it.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-matrix test-pythons survival faults check format clean bench bench-peers
 

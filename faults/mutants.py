@@ -11,6 +11,7 @@ from typing import Any, Final
 import psycopg
 
 from faults.interleavings import GATE
+from faults.workload import PATIENCE
 
 NO_GUARD: Final = "drop trigger jobs_transition on jobs"
 """What the transition guard would refuse is only seen where it is off: behind it these mutants fail with an error."""
@@ -45,6 +46,8 @@ class Mutant:
     """The rule that has to catch it."""
     edits: Sequence[Edit] = ()
     statements: Sequence[str] = ()
+    patience: float = PATIENCE
+    """How long the workload waits for what this bug may keep from coming."""
 
     def install(self, connection: psycopg.Connection[Any]) -> None:
         """Put the bug into a database whose search_path is our schema."""
@@ -124,6 +127,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "the attempt is counted at the finish": Mutant(
         law="attempts_have_no_gaps",
+        patience=2,  # no sweep ends such an attempt
         edits=[
             Edit("claim_v1", "attempt = j.attempt + 1, claim_id", "claim_id"),
             Edit("complete_v1", "set state = 'success',", "set state = 'success', attempt = j.attempt + 1,"),

@@ -34,12 +34,17 @@ Token = tuple[str, int]
 _RENEW = "select id from renew(%s, %s::uuid[], %s) where answer = 'renewed'"
 
 
+PATIENCE: Final = 20.0
+"""Seconds that a caller waits for an expiry or a sweep. Only with a mutant does it not come."""
+
+
 class Caller:
     """One connection that asks, and writes down what it asked and was told."""
 
-    def __init__(self, connection: psycopg.Connection[Any], log: Log) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], log: Log, patience: float) -> None:
         self.connection = connection
         self.log = log
+        self.patience = patience
 
     def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
         """Run something that is not logged."""
@@ -120,13 +125,13 @@ class Caller:
     def wait_for_expiry(self, job: str) -> None:
         """Wait until the job's lease has expired by the database's clock, or it has none."""
         query = "select lease_expires_at <= clock() from jobs where id = %s::uuid and state = 'running'"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + self.patience
         while self.rows(query, job) == [(False,)] and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def wait_until_swept(self, job: str) -> None:
         """Sweep until the job is no longer running; somebody else may be about to."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + self.patience
         self.wait_for_expiry(job)
         while self.rows("select from jobs where id = %s::uuid and state = 'running'", job):
             if not self.sweep() or time.monotonic() > deadline:
@@ -161,10 +166,11 @@ class Caller:
 class Crew:
     """The callers of one run, and its chance."""
 
-    def __init__(self, dsn: str, log: Log, seed: int) -> None:
+    def __init__(self, dsn: str, log: Log, seed: int, patience: float) -> None:
         self._dsn = dsn
         self.log = log
         self.seed = seed
+        self.patience = patience
         self._stack = ExitStack()
         self._lock = threading.Lock()
 
@@ -174,7 +180,7 @@ class Crew:
         connection = psycopg.connect(self._dsn, autocommit=True, options=options, application_name=name or "workload")
         with self._lock:
             self._stack.enter_context(connection)
-        return Caller(connection, self.log)
+        return Caller(connection, self.log, self.patience)
 
     def chance(self, name: str) -> random.Random:
         """A source of chance of one's own: the same in every run with the same seed."""
@@ -201,12 +207,14 @@ class Crew:
 Part = Callable[[Crew], None]
 
 
-def run(dsn: str, directory: str | Path, waves: Sequence[Sequence[Part]], *, seed: int = 1) -> None:
+def run(
+    dsn: str, directory: str | Path, waves: Sequence[Sequence[Part]], *, seed: int = 1, patience: float = PATIENCE
+) -> None:
     """Run the parts of each wave at the same time, wave after wave; bring everything to its end; dump it."""
     home = Path(directory)
     home.mkdir(parents=True, exist_ok=True)
     with Log(home / "workload.jsonl", "workload") as log:
-        crew = Crew(dsn, log, seed)
+        crew = Crew(dsn, log, seed, patience)
         try:
             chief = crew.caller()
             chief.rows("select history(true)")

@@ -92,7 +92,8 @@ class Admin:
     @contextmanager
     def database(self, template: str = "template0") -> Iterator[str]:
         name = f"test_{uuid.uuid4().hex}"
-        create = sql.SQL("create database {} template {}")
+        # Faster by half in memory than by way of the WAL, which counts where there are thousands.
+        create = sql.SQL("create database {} template {} strategy file_copy")
         self.connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         try:
             yield name

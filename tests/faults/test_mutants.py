@@ -12,7 +12,7 @@ import pytest
 from faults.checker import Verdict, check
 from faults.interleavings import PARTS
 from faults.mutants import MUTANTS, Edit, Mutant
-from faults.workload import run
+from faults.workload import PATIENCE, run
 from tests.survival.conftest import rounds
 
 
@@ -20,7 +20,7 @@ def verdict_on(dsn: str, home: Path, *, mutant: Mutant | None = None, seed: int 
     if mutant is not None:
         with connect(dsn) as connection:
             mutant.install(connection)
-    run(dsn, home, PARTS, seed=seed)
+    run(dsn, home, PARTS, seed=seed, patience=PATIENCE if mutant is None else mutant.patience)
     return check(home)
 
 

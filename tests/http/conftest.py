@@ -9,8 +9,6 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from leasehold.db.pool import Database
-from leasehold.tokens import make_token
 from tests.http.running import Served, serving
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -80,18 +78,6 @@ def everything(sql: Sql) -> list[Any]:
         for table in tables
         for row in sql.execute(f"select '{table}', xmin::text, t::text from {table} t order by t::text").fetchall()
     ]
-
-
-def token_for(dsn: str, *scopes: str, **options: Any) -> str:
-    """A new token."""
-    database = Database(dsn, schema="leasehold")
-    try:
-        made = make_token(uuid4())
-        call = database.store.create_token(made.id, "test", made.hash(), scopes=scopes, **options)
-        database.run(call)
-        return made.reveal()
-    finally:
-        database.close()
 
 
 def run(sql: Sql, job_id: str, end: str) -> None:

@@ -1,6 +1,5 @@
 """Real API servers, each a process of its own."""
 
-import json
 import os
 import signal
 import socket
@@ -12,7 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+from leasehold.db.pool import Database
+from leasehold.tokens import make_token
 from tests.http.raw import exchange, request
 
 ROOT = Path(__file__).parents[2]
@@ -39,23 +42,22 @@ class Served:
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{which}:"))
 
 
-def make_token(dsn: str, *scopes: str, rate: float | None = None) -> str:
+def token_for(dsn: str, *scopes: str, **options: Any) -> str:
     """A new token, with all scopes unless some are named."""
-    command = [sys.executable, "-m", "leasehold", "tokens", "create", "test", "--json"]
-    for scope in scopes or SCOPES:
-        command += ["--scope", scope]
-    if rate is not None:
-        command += ["--rate", str(rate)]
-    made = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "LEASEHOLD_DSN": dsn}, capture_output=True, text=True, check=True
-    )
-    return str(json.loads(made.stdout)["token"])
+    database = Database(dsn, schema="leasehold")
+    try:
+        made = make_token(uuid4())
+        call = database.store.create_token(made.id, "test", made.hash(), scopes=scopes or SCOPES, **options)
+        database.run(call)
+        return made.reveal()
+    finally:
+        database.close()
 
 
 @contextmanager
 def serving(dsn: str, *options: str, token: bool | str | None = None, **env: str) -> Iterator[Served]:
     """Start `leasehold serve`, wait until it is ready, and kill it at the end if it still lives."""
-    text = make_token(dsn) if token is True else token or None
+    text = token_for(dsn) if token is True else token or None
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         for _ in range(3):  # somebody else may take the port before the server does

@@ -15,8 +15,8 @@ import pytest
 from leasehold import App, api
 from leasehold.db.pool import Database
 from leasehold.tokens import SCOPES, make_token, parse_token
-from tests.http.conftest import Sql, intent, key, token_for
-from tests.http.running import Served, serving
+from tests.http.conftest import Sql, intent, key
+from tests.http.running import Served, serving, token_for
 from tests.timing import bound
 
 

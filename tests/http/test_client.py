@@ -31,7 +31,7 @@ from leasehold.errors import (
 from tests.conftest import Admin
 from tests.db.proxy import Proxy
 from tests.http.front import Front
-from tests.http.running import Served, make_token, serving
+from tests.http.running import Served, serving, token_for
 from tests.survival.conftest import Sql, connect, one
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
@@ -232,7 +232,7 @@ def test_operators_list_explain_retry_pause_and_resume(client: Client, sql: Sql,
 
 
 def test_a_token_that_may_not_is_told_so(api: Served) -> None:
-    reader = make_token(api.dsn, "read")
+    reader = token_for(api.dsn, "read")
     with Client(api.url, token=reader) as client, pytest.raises(NotPermitted) as caught:
         client.submit("K")
     assert isinstance(caught.value.__cause__, ApiError)

@@ -16,8 +16,8 @@ import leasehold
 from leasehold import App
 from leasehold.http.settings import ApiSettings
 from leasehold.tokens import parse_token
-from tests.http.conftest import Sql, intent, key, run, submitted, token_for
-from tests.http.running import serving
+from tests.http.conftest import Sql, intent, key, run, submitted
+from tests.http.running import serving, token_for
 
 
 def events(http: httpx.Client, job_id: str, **headers: str) -> list[dict[str, Any]]:

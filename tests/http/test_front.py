@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from leasehold.tokens import make_token
-from tests.http.conftest import Sql, intent, key, submitted, token_for
+from tests.http.conftest import Sql, intent, key, submitted
 from tests.http.raw import exchange, request
-from tests.http.running import ROOT, Served, serving
+from tests.http.running import ROOT, Served, serving, token_for
 
 
 @pytest.fixture(scope="module")

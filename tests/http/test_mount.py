@@ -19,7 +19,8 @@ from starlette.routing import Mount
 import leasehold
 from leasehold import App, ConfigError
 from leasehold.http.settings import ApiSettings
-from tests.http.conftest import intent, token_for
+from tests.http.conftest import intent
+from tests.http.running import token_for
 
 Visit = Callable[[httpx.AsyncClient], Awaitable[None]]
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from leasehold.tokens import make_token, parse_token
-from tests.http.conftest import Sql, connect, intent, key, run, token_for
-from tests.http.running import Served, serving
+from tests.http.conftest import Sql, connect, intent, key, run
+from tests.http.running import Served, serving, token_for
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from leasehold import App
 from leasehold.errors import ConfigError
 from leasehold.http.settings import ApiSettings
 from leasehold.web.actions import ACTIONS
-from tests.http.conftest import connect, token_for
+from tests.http.conftest import connect
+from tests.http.running import token_for
 from tests.web.serving import Site, serving
 from tests.web.world import World, made
 

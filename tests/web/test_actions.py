@@ -7,7 +7,8 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from tests.http.conftest import connect, token_for
+from tests.http.conftest import connect
+from tests.http.running import token_for
 from tests.web.conftest import Opened, ready
 from tests.web.serving import Site, serving
 from tests.web.world import World, made
