@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from leasehold.errors import InvalidJob
+from leasehold.jsonlimits import find_problem
 from leasehold.texts import repr_of, text_of
 
 LARGEST = 32_767
@@ -92,6 +93,9 @@ class Intent:
             check_key("exclusive_key", self.exclusive_key)
             check_tags(self.tags)
             check_run_after(self.run_after)
+            check_payload(self.payload)
+            if not isinstance(self.strict, bool):
+                raise ValueError(f"strict {repr_of(self.strict, _SHOWN)} is neither True nor False")  # noqa: TRY004, TRY301
         except ValueError as problem:
             raise InvalidJob(f"{text_of(self.kind, _SHOWN)}: {problem}", hint="nothing was recorded") from None
         _SET["head"](self, self._make_head())
@@ -192,7 +196,7 @@ class Chunks:
         chunk: list[Intent] = []
         for intent in self._intents:
             if not isinstance(intent, Intent):
-                raise _no_intent(intent, "task.intent(…) makes one of the arguments")
+                raise _no_intent(intent, "task.intent(…) makes one of the arguments", len(self.given) + len(chunk))
             chunk.append(intent)
             if intent.idempotency_key is not None:
                 size = sys.maxsize
@@ -210,8 +214,9 @@ class Chunks:
             yield chunk
 
 
-def _no_intent(value: object, hint: str) -> InvalidJob:
-    return InvalidJob(f"enqueue_many takes intents, not {value!r:.200}", hint=f"{hint}; nothing was recorded")
+def _no_intent(value: object, hint: str, place: int | None = None) -> InvalidJob:
+    where = "" if place is None else f" (item {place})"
+    return InvalidJob(f"enqueue_many takes intents, not {value!r:.200}{where}", hint=f"{hint}; nothing was recorded")
 
 
 _SLOW = 0.1
@@ -232,6 +237,22 @@ def check_number(what: str, number: object, least: int, most: int) -> None:
     """Refuse, with ValueError, a number that the database has no room for."""
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
         raise ValueError(f"{what} {repr_of(number, _SHOWN)} is not a number between {least} and {most}")
+
+
+def check_payload(text: object) -> None:
+    """Refuse, with ValueError, what is not the text of a JSON object, or what jsonb could not store."""
+    if text == "{}":
+        return
+    if not isinstance(text, str):
+        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not the text of a JSON object; json.dumps(…) makes one")  # noqa: TRY004
+    if (problem := find_problem(text)) is not None:
+        raise ValueError(f"payload{''.join(f'.{step}' for step in problem.where)}: {problem.what}")
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not a JSON object: it holds the arguments by name")  # noqa: TRY004
 
 
 def check_run_after(when: object) -> None:

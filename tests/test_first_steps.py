@@ -114,8 +114,8 @@ def test_what_would_come_back_changed_is_refused_with_the_cure(unused: App, valu
 def test_enqueue_many_says_what_it_takes(app: App, send: Task[Any, Any]) -> None:
     job = send.enqueue(to="a")
     with pytest.raises(InvalidJob) as refused:
-        app.enqueue_many([job])  # type: ignore[list-item]
-    assert f"enqueue_many takes intents, not {job!r}" in str(refused.value)
+        app.enqueue_many([send.intent(to="a"), job])  # type: ignore[list-item]
+    assert f"enqueue_many takes intents, not {job!r} (item 1)" in str(refused.value)
     assert "task.intent(…) makes one" in str(refused.value)
     for wrong in (send.intent(to="a"), 5):
         with pytest.raises(InvalidJob, match="several of them in a list"):

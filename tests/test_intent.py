@@ -29,6 +29,7 @@ GOOD: list[dict[str, Any]] = [
     {"run_after": datetime(1, 1, 2, tzinfo=UTC)},
     {"run_after": timedelta(days=365_000)},
     {"tags": ("ü" * 250,)},
+    {"payload": '{"a": [1, "ü"]}'},
 ]
 
 
@@ -57,6 +58,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"exclusive_key": ""}, "exclusive_key ''"),
     ({"exclusive_key": "\0"}, "NUL"),
     ({"exclusive_key": 5}, "exclusive_key 5 is not a text"),
+    ({"payload": {"a": 1}}, "payload {'a': 1} is not the text of a JSON object"),
+    ({"payload": b"{}"}, "is not the text of a JSON object"),
+    ({"payload": '{"a": 1'}, "is not JSON"),
+    ({"payload": '{}, "id": "x"'}, "is not JSON"),
+    ({"payload": "[1]"}, "payload .*1.* is not a JSON object"),
+    ({"payload": '{"a": NaN}'}, "payload.a: nan is not a number in JSON"),
+    ({"strict": "yes"}, "strict 'yes' is neither True nor False"),
     ({"tags": "abc"}, "tags 'abc' are not a tuple of texts"),
     ({"tags": ("a", 1)}, "tag 1 is not a text"),
     ({"tags": ("a\0",)}, "NUL"),

@@ -156,6 +156,7 @@ TABLES = {
 SEQUENCES = {"events_seq_seq", "function_sets_number_seq", "unpark_later_seq_seq"}
 # What may enter.
 HELPERS |= {
+    "check_readable", "unreadable_intent",
     "check_key", "check_lanes", "check_moment", "check_names", "early_jobs", "endless_leases", "error_of",
     "history_era", "history_stamp", "is_readable", "json_fault", "key_limits", "key_problem", "limits_gone",
     "limits_lock", "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem", "tidy_lines",

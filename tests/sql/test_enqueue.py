@@ -181,3 +181,35 @@ def test_a_batch_gives_the_ids_in_its_own_order(session):
     assert ids[50] == old
     assert [session.job(job)["idempotency_key"] for job in ids] == keys
     assert session.column("enqueue_many", jobs=Jsonb([])) == []
+
+
+UNREADABLE = {
+    'priority "high"': {"priority": "high"},
+    "priority 1.5": {"priority": 1.5},
+    "priority 99999999999": {"priority": 99999999999},
+    "max_attempts true": {"max_attempts": True},
+    'run_at "soonish"': {"run_at": "soonish"},
+    'run_after "a while"': {"run_after": "a while"},
+    'tags "t"': {"tags": "t"},
+    "tags is a JSON object": {"tags": {"a": 1}},
+    'id "7"': {"id": "7"},
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_field_of_a_wrong_type_is_named_with_its_place_and_value(session, what):
+    good = {"kind": "unreadable", "payload": {"priority": "high"}}
+    for call, place in (
+        ("select enqueue_many(%s)", "jobs[2]"),
+        ("select enqueue_batch(%s, '[{}]')", "intent"),
+    ):
+        bad = {"kind": "unreadable", **UNREADABLE[what]}
+        if place == "intent" and "id" in bad:
+            continue
+        with pytest.raises(psycopg.Error) as caught:
+            session.execute(call, [Jsonb([good, good, bad, bad] if place != "intent" else bad)])
+        diag = caught.value.diag
+        assert (diag.sqlstate, diag.message_primary) == ("LH003", "invalid_argument")
+        assert str(diag.message_detail).startswith(f"{place}.{what}"), diag.message_detail
+        assert "priority and max_attempts are whole numbers" in str(diag.message_hint)
+    assert session.value("select count(*) from jobs where kind = 'unreadable'") == 0

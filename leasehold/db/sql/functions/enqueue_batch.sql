@@ -80,6 +80,10 @@ begin
 end $$;
 
 create or replace function enqueue_batch(intent jsonb, payloads jsonb, ids uuid[] default null, notify boolean default true)
-returns setof uuid language sql
+returns setof uuid language plpgsql
 security definer set search_path from current
-as $$ select enqueue_batch_v1(intent, payloads, ids, notify) $$;
+as $$
+begin
+  perform check_readable(jsonb_build_array(intent), 'intent');
+  return query select enqueue_batch_v1(intent, payloads, ids, notify);
+end $$;

@@ -108,6 +108,54 @@ begin
   return query select unnest(ids);
 end $$;
 
-create or replace function enqueue_many(jobs jsonb, notify boolean default true) returns setof uuid language sql
+-- Which field of which element cannot be read as what it is to be, in words; null: all can. For people who write SQL: our
+-- programs have checked before. Only reads, and looks at elements one by one only when all of them together raise.
+create or replace function unreadable_intent(jobs jsonb, what text) returns text language plpgsql stable
+as $$
+declare
+  bad record;
+begin
+  if jsonb_typeof(jobs) is distinct from 'array' then
+    return null;
+  end if;
+  begin
+    perform count(*) from intents_of(jobs);
+    return null;
+  exception when data_exception then
+    null;
+  end;
+  for bad in
+    select e.ord - 1 as place, f.key as field, f.value
+    from jsonb_array_elements(jobs) with ordinality e(job, ord)
+    cross join lateral jsonb_each(case jsonb_typeof(e.job) when 'object' then e.job else '{}' end) f
+    where f.key <> 'payload' order by e.ord
+  loop
+    begin
+      perform count(*) from intents_of(jsonb_build_array(jsonb_build_object(bad.field, bad.value)));
+    exception when data_exception then
+      return format('%s.%s %s: %s', format(what, bad.place), bad.field,
+        case when jsonb_typeof(bad.value) in ('array', 'object') then 'is a JSON ' || jsonb_typeof(bad.value)
+          else left(bad.value::text, 80) end, left(sqlerrm, 200));
+    end;
+  end loop;
+  return null;
+end $$;
+
+create or replace function check_readable(jobs jsonb, what text) returns void language plpgsql
+as $$
+declare
+  problem text := unreadable_intent(jobs, what);
+begin
+  if problem is not null then
+    perform refuse('LH003', 'invalid_argument', problem, 'priority and max_attempts are whole numbers, run_at is a time,'
+      ' run_after a length of time, tags a list of texts, id a UUID; nothing was recorded');
+  end if;
+end $$;
+
+create or replace function enqueue_many(jobs jsonb, notify boolean default true) returns setof uuid language plpgsql
 security definer set search_path from current
-as $$ select enqueue_many_v1(jobs, notify) $$;
+as $$
+begin
+  perform check_readable(jobs, 'jobs[%s]');
+  return query select enqueue_many_v1(jobs, notify);
+end $$;
