@@ -166,6 +166,11 @@ def keep(request: Request, response: Response, name: str, value: str) -> None:
     _set(request, response, name, value, None)
 
 
+def forget(request: Request, response: Response, name: str) -> None:
+    """Let the browser forget something that it kept."""
+    _set(request, response, name, "", 0)
+
+
 def _set(request: Request, response: Response, name: str, value: str, age: int | None) -> None:
     path = request.scope.get("root_path", "") or "/"
     response.set_cookie(name, value, max_age=age, path=path, secure=is_https(request), httponly=True, samesite="strict")

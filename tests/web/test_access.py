@@ -150,6 +150,23 @@ def test_what_a_payload_must_contain_is_in_no_url(site: Site, world: World) -> N
         assert http.post("/jobs/search", data={"q": "x"}, headers={"origin": "http://evil.example"}).status_code == 403
 
 
+def test_a_browser_keeps_the_conditions_of_a_few_searches_only(site: Site, world: World) -> None:
+    world.enqueue("KEPT", {"n": 29})
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60) as http:
+        places = []
+        for n in range(30):
+            # One header for all cookies, as a browser sends them: the oldest first.
+            kept = "; ".join(f"{name}={value}" for name, value in http.cookies.items())
+            fields = {"kind": "KEPT", "payload": f"n={n}"}
+            found = http.post("/jobs/search", data=fields, headers=ours(site) | {"cookie": kept})
+            assert found.status_code == 303, found.text
+            places.append(found.headers["location"].removeprefix("/dashboard"))
+        assert len([name for name in http.cookies if name.startswith("leasehold_payload_")]) == 5
+        assert "data-row" in http.get(places[-1]).text
+        assert 'value="n=25"' in http.get(places[25]).text
+        assert "kept in the browser that searched" in http.get(places[24]).text
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"&" * 20_000, b"q=%00", b"q=%ff%fe", b"payload=%00%3D1&kind=%00", b"q=payload:a=%ed%a0%80", b"x=1&" * 200,

@@ -26,7 +26,7 @@ from leasehold.http.problems import Problem, invalid
 from leasehold.http.runtime import Runtime
 from leasehold.http.schemas import rfc3339
 from leasehold.web import facts
-from leasehold.web.session import check_origin, keep
+from leasehold.web.session import check_origin, forget, keep
 from leasehold.web.visit import Visit
 from leasehold.web.words import STATES
 
@@ -46,6 +46,8 @@ PAGE: Final = 50
 _COOKIE: Final = "leasehold_payload_"
 _KEPT: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
 _ELSEWHERE: Final = "what the payload must contain is kept in the browser that searched; write it here again"
+_MOST_KEPT: Final = 5
+"""Conditions that one browser keeps: with more, and long ones, its requests would have too large a head."""
 _LONGEST_CONDITION: Final = 2000
 _LONGEST_FORM: Final = 32 * 1024
 TIMES: Final = frozenset({"after", "before"})
@@ -168,6 +170,10 @@ def _led(request: Request, asked: Mapping[str, str]) -> Response:
     if condition:
         value = base64.urlsafe_b64encode(condition[:_LONGEST_CONDITION].encode("utf-8", "replace")).decode()
         keep(request, response, f"{_COOKIE}{kept}", value)
+        # Browsers send the oldest first. A search whose condition is forgotten says so.
+        earlier = [name for name in request.cookies if name.startswith(_COOKIE)]
+        for name in earlier[: max(0, len(earlier) + 1 - _MOST_KEPT)]:
+            forget(request, response, name)
     return response
 
 
