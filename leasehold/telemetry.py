@@ -60,7 +60,7 @@ class AttemptFacts:
 
     @classmethod
     def of(cls, context: "JobContext") -> "AttemptFacts":
-        """What anybody may know of a running job."""
+        """What is public of a running job."""
         return cls(context.id, context.kind, context.queue, context.attempt, context.retry_count, context.max_attempts)
 
 

@@ -77,7 +77,7 @@ def expired_leases_end_nothing(history: History) -> Iterator[Violation]:
 
 
 def renewals_are_real(history: History) -> Iterator[Violation]:
-    """Where a worker was told that its lease was renewed, it was."""
+    """Where a worker got the answer that its lease was renewed, it was."""
     renewed: dict[tuple[str, int], list[float]] = defaultdict(list)
     for event in history.events:
         if event.renews:
@@ -89,7 +89,9 @@ def renewals_are_real(history: History) -> Iterator[Violation]:
         # One host, one clock; a little is for how it is read.
         first, last = call.asked["at"] - 0.1, call.told["at"] + 0.1
         if not any(first <= at <= last for at in renewed[job, attempt]):
-            yield Violation("renewals_are_real", job, f"attempt {attempt} was told that it was renewed, and was not")
+            yield Violation(
+                "renewals_are_real", job, f"attempt {attempt} got the answer that it was renewed, and was not"
+            )
 
 
 def leases_are_not_short(history: History) -> Iterator[Violation]:

@@ -132,7 +132,7 @@ class World:
         return str(row[0])
 
     def made(self, job: str, kind: str = "victim") -> None:
-        """Somebody else has made this job: tell the checker."""
+        """Another program has made this job: the checker has to know."""
         self.run.log.ok(self.run.log.invoke("enqueue", job=job, kind=kind), job=job)
 
     def innocent(self, kind: str = "quick", payload: Mapping[str, Any] | None = None, **options: Any) -> str:
@@ -190,7 +190,7 @@ class World:
         return job
 
     def settle(self) -> None:
-        """Wait until every job has ended. What was submitted and never answered is nobody's: it is cancelled."""
+        """Wait until every job has ended. What was submitted and never answered is cancelled."""
         self.rows("select cancel(id) from jobs where state = 'created' and not accepted")
         self.run.settle(within=60)
         left = self.rows("select distinct kind, state::text from jobs where state not in ('success', 'dead')")

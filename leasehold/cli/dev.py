@@ -87,7 +87,7 @@ async def _dev(
         loop.add_signal_handler(number, stopping.set)
     if seconds:
         loop.call_later(seconds, stopping.set)
-    # Now, and not only when the worker has started: whoever enqueues at once is not told that there is no such kind.
+    # Now, and not only when the worker has started: a program that enqueues at once must find the kind.
     database = await app.adatabase()
     await database.arun(database.store.declare_tasks(app.declaration()))
     say(f"the API is on http://127.0.0.1:{port} (its description: /openapi.json), the dashboard on /dashboard/")

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 import typer
@@ -23,41 +23,57 @@ from leasehold.intent import Intent
 _PAUSE = 0.2
 """Seconds between two looks at a job that is waited for."""
 
+Kind: TypeAlias = Annotated[
+    str, typer.Argument(help="The kind of the job.", show_default=False, autocompletion=completion.kinds)
+]
+Params: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="NAME=TEXT|NAME:=JSON", help="An argument: to=ada, n:=3; several times."),
+]
+Payload: TypeAlias = Annotated[
+    str | None, typer.Option("--payload", help="All arguments as a JSON object; - reads it from standard input.")
+]
+AppPlace: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        help="module:app, to check the arguments; its task's options count, not those that workers declared.",
+    ),
+]
+Queue: TypeAlias = Annotated[
+    str | None, typer.Option("--queue", "-q", help="Where it waits.", autocompletion=completion.queues)
+]
+Priority: TypeAlias = Annotated[int | None, typer.Option("--priority", help="Higher is more urgent.")]
+MaxAttempts: TypeAlias = Annotated[int | None, typer.Option("--max-attempts", help="How many failures end it.")]
+RunAt: TypeAlias = Annotated[str | None, typer.Option("--run-at", help="Not before: 2030-01-31T12:00:00Z.")]
+Delay: TypeAlias = Annotated[str | None, typer.Option("--in", help="Not before this time is over: 5m.")]
+Key: TypeAlias = Annotated[str | None, typer.Option("--key", help="Idempotency key: at most one job of it, ever.")]
+ExclusiveKey: TypeAlias = Annotated[
+    str | None, typer.Option("--exclusive-key", help="At most one job of this key runs at a time.")
+]
+Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", help="For people to find it by; several times.")]
+Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its result.")]
+Timeout: TypeAlias = Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 30s.")]
+Anyway: TypeAlias = Annotated[bool, typer.Option("--anyway", help="Also if no worker has ever known the kind.")]
+
 
 def command(  # noqa: PLR0913 (each is an option)
-    kind: Annotated[
-        str, typer.Argument(help="The kind of the job.", show_default=False, autocompletion=completion.kinds)
-    ],
+    kind: Kind,
     *,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=TEXT|NAME:=JSON", help="An argument: to=ada, n:=3; several times."),
-    ] = None,
-    payload: Annotated[
-        str | None, typer.Option("--payload", help="All arguments as a JSON object; - reads it from standard input.")
-    ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            help="module:app, to check the arguments; its task's options count, not those that workers declared.",
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Where it waits.", autocompletion=completion.queues)
-    ] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher is more urgent.")] = None,
-    max_attempts: Annotated[int | None, typer.Option("--max-attempts", help="How many failures end it.")] = None,
-    run_at: Annotated[str | None, typer.Option("--run-at", help="Not before: 2030-01-31T12:00:00Z.")] = None,
-    delay: Annotated[str | None, typer.Option("--in", help="Not before this time is over: 5m.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: at most one job of it, ever.")] = None,
-    exclusive_key: Annotated[
-        str | None, typer.Option("--exclusive-key", help="At most one job of this key runs at a time.")
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="For people to find it by; several times.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its result.")] = False,
-    timeout: Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 30s.")] = None,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also if no worker has ever known the kind.")] = False,
+    param: Params = None,
+    payload: Payload = None,
+    app: AppPlace = None,
+    queue: Queue = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    run_at: RunAt = None,
+    delay: Delay = None,
+    key: Key = None,
+    exclusive_key: ExclusiveKey = None,
+    tag: Tags = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    anyway: Anyway = False,
     dsn: Dsn = None,
     schema: Schema = None,
     as_json: AsJson = False,

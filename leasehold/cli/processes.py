@@ -116,7 +116,7 @@ class Part:
                 os.close(previous)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> int:
-        """Read all that it says, whatever that is: a pipe that nobody empties would stop it."""
+        """Read all that it says, whatever that is: a pipe that is not read would stop it."""
         self._said.clear()
         reading = asyncio.create_task(self._read(process))
         try:

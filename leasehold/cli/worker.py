@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
 from leasehold import collector, logs
 from leasehold.app import App
 from leasehold.cli import completion
+from leasehold.cli.connected import Dsn, Schema
 from leasehold.cli.ending import end_within, supervised
 from leasehold.cli.loading import load_app
 from leasehold.cli.log_options import LogFormat, LogLevel, sayer
@@ -35,10 +36,54 @@ from leasehold.worker.queues import parse_queues
 
 T = TypeVar("T")
 
+AppPlace: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="Where the App is: module:app, or a package, whose modules called tasks are imported.",
+        show_default=False,
+        autocompletion=completion.apps,
+    ),
+]
+Queues: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--queues",
+        "-q",
+        help="Only these queues: mail,reports; in turns by weight: mail:3,reports:1.",
+        autocompletion=completion.queue_list,
+    ),
+]
+Slots: TypeAlias = Annotated[int, typer.Option("--slots", "-s", help="How many jobs run at the same time.")]
+Prefetch: TypeAlias = Annotated[int, typer.Option("--prefetch", help="How many more to claim ahead.")]
+Grace: TypeAlias = Annotated[float, typer.Option("--grace", help="Seconds to finish running jobs after SIGTERM.")]
+Processes: TypeAlias = Annotated[
+    int, typer.Option("--processes", "-p", min=1, help="How many worker processes, each with its own slots.")
+]
+Reload: TypeAlias = Annotated[bool, typer.Option("--reload", help="Development: start anew when a .py file changes.")]
+MaxJobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--max-jobs", min=1, help="Replace a process after about so many jobs (give or take 10 %)."),
+]
+ChildJobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--child-jobs",
+        min=1,
+        help="Replace a process of executor='process' tasks after so many jobs; it has 10 s to exit.",
+    ),
+]
+MemoryLimit: TypeAlias = Annotated[
+    int | None, typer.Option("--memory-limit", min=1, metavar="MB", help="Replace a process that occupies more.")
+]
+HealthPath: TypeAlias = Annotated[
+    Path | None, typer.Option("--health-file", help="Write here, as JSON, every 2 s how the workers are doing.")
+]
+Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level debug.")]
+
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 75.0
-"""Seconds beyond the grace period for the end of a worker that nobody hurries: its last reports may have to wait."""
+"""Seconds beyond the grace period for the end of a worker without a second signal: its last reports may take long."""
 
 _CHECK = "the start of the worker"
 
@@ -50,52 +95,21 @@ _LAST_SECONDS = 5.0
 
 
 def command(  # noqa: PLR0913 (each is an option)
-    app: Annotated[
-        str,
-        typer.Argument(
-            help="Where the App is: module:app, or a package, whose modules called tasks are imported.",
-            show_default=False,
-            autocompletion=completion.apps,
-        ),
-    ],
+    app: AppPlace,
     *,
-    queues: Annotated[
-        str | None,
-        typer.Option(
-            "--queues",
-            "-q",
-            help="Only these queues: mail,reports; in turns by weight: mail:3,reports:1.",
-            autocompletion=completion.queue_list,
-        ),
-    ] = None,
-    slots: Annotated[int, typer.Option("--slots", "-s", help="How many jobs run at the same time.")] = 10,
-    prefetch: Annotated[int, typer.Option("--prefetch", help="How many more to claim ahead.")] = 0,
-    grace: Annotated[float, typer.Option("--grace", help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
-    processes: Annotated[
-        int, typer.Option("--processes", "-p", min=1, help="How many worker processes, each with its own slots.")
-    ] = 1,
-    reload: Annotated[bool, typer.Option("--reload", help="Development: start anew when a .py file changes.")] = False,
-    max_jobs: Annotated[
-        int | None,
-        typer.Option("--max-jobs", min=1, help="Replace a process after about so many jobs (give or take 10 %)."),
-    ] = None,
-    child_jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--child-jobs",
-            min=1,
-            help="Replace a process of executor='process' tasks after so many jobs; it has 10 s to exit.",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        int | None, typer.Option("--memory-limit", min=1, metavar="MB", help="Replace a process that occupies more.")
-    ] = None,
-    health_file: Annotated[
-        Path | None, typer.Option("--health-file", help="Write here, as JSON, every 2 s how the workers are doing.")
-    ] = None,
-    dsn: Annotated[str | None, typer.Option("--dsn", help="The database; LEASEHOLD_DSN when left out.")] = None,
-    schema: Annotated[str | None, typer.Option("--schema", help="Its schema; LEASEHOLD_SCHEMA when left out.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level debug.")] = False,
+    queues: Queues = None,
+    slots: Slots = 10,
+    prefetch: Prefetch = 0,
+    grace: Grace = 30.0,
+    processes: Processes = 1,
+    reload: Reload = False,
+    max_jobs: MaxJobs = None,
+    child_jobs: ChildJobs = None,
+    memory_limit: MemoryLimit = None,
+    health_file: HealthPath = None,
+    dsn: Dsn = None,
+    schema: Schema = None,
+    verbose: Verbose = False,
     log_level: LogLevel = logs.Level.INFO,
     log_format: LogFormat = logs.Format.TEXT,
 ) -> None:
@@ -105,14 +119,10 @@ def command(  # noqa: PLR0913 (each is an option)
     them back at once. A process that is replaced gets the same grace period. With more than one process, SIGHUP
     replaces them one after the other.
     """
-    tether = Tether.take()  # first of all: whoever started us may be gone already
+    tether = Tether.take()  # first of all: the supervisor may be gone already
     systemd = Systemd.take()
     health = HealthFile(health_file) if health_file is not None and tether is None else None
-    # The module makes its App when it is imported, so what is given here must be in place before.
-    if dsn:
-        os.environ["LEASEHOLD_DSN"] = dsn
-    if schema:
-        os.environ["LEASEHOLD_SCHEMA"] = schema
+    _put_in_place(dsn, schema)
     logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
     if max_jobs is not None:  # spread, so that processes that started together do not retire together
         max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
@@ -128,14 +138,27 @@ def command(  # noqa: PLR0913 (each is an option)
         watcher = Watcher(roots_of(app)) if reload else None
         raise typer.Exit(_supervise(processes, grace, watcher, health, systemd))
     limit = memory_limit << 20 if memory_limit is not None else None
+    loaded = _load(app)
+    serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)
+    if code := _to_the_end(serving):
+        raise typer.Exit(code)
+
+
+def _put_in_place(dsn: str | None, schema: str | None) -> None:
+    """The module makes its App when it is imported, so what is given here must be in place before."""
+    if dsn:
+        os.environ["LEASEHOLD_DSN"] = dsn
+    if schema:
+        os.environ["LEASEHOLD_SCHEMA"] = schema
+
+
+def _load(app: str) -> App:
     loaded = load_app(app)
     if not loaded.tasks:
         logger.warning(
             "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported", app
         )
-    serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)
-    if code := _to_the_end(serving):
-        raise typer.Exit(code)
+    return loaded
 
 
 def _to_the_end(serving: Coroutine[Any, Any, int]) -> int:

@@ -1,4 +1,4 @@
-"""An end to calls that nobody answers: the connection is shut, and whoever waits on it gets an OperationalError.
+"""An end to calls that get no answer: the connection is shut, and the call that waits on it gets an OperationalError.
 
 Not by cancelling: psycopg would then ask the server, which may be the one that does not answer, to cancel, and wait
 for it. And a write that has been sent must not be cancelled: with synchronous replication it may be half done.
@@ -116,8 +116,8 @@ class _Sentry:
 
 
 def shut(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
-    """Make whoever waits on the connection see its end."""
-    # Shut, not closed: whoever listens to the descriptor must hear of it.
+    """Make the call that waits on the connection see its end."""
+    # Shut, not closed: the thread that polls the descriptor must see it.
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
 

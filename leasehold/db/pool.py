@@ -54,9 +54,9 @@ class Database:
     """Runs calls, from any thread and any event loop.
 
     While the database is away for a moment a call waits for it. A call that was sent and not answered is sent
-    again if it may be repeated; else the caller is told. No call waits without a bound: one that has had no answer when
-    its time is over is given up with its connection. With `bounded`, that is the time of the whole call: for servers,
-    whose clients wait.
+    again if it may be repeated; else the caller gets the error. No call waits without a bound: one that has had no
+    answer when its time is over is given up with its connection. With `bounded`, that is the time of the whole call:
+    for servers, whose clients wait.
     """
 
     def __init__(

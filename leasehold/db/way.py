@@ -1,7 +1,7 @@
 """What was found out about the way to a database: whether a pooler is on it, and what that one does not pass on.
 
 A pooler in transaction mode gives each transaction another session. Statements that were prepared in one are missing in
-the next or, worse, are somebody else's under the same name; settings given at the start are refused or lost.
+the next or, worse, are another client's under the same name; settings given at the start are refused or lost.
 """
 
 import logging
@@ -29,13 +29,13 @@ PINNED: Final = {
     "gin_fuzzy_search_limit": "0",
 }
 """What our own connections need, whatever a role or a database has been given. Not default_transaction_read_only: that
-is set by whoever wants writes to stop, and we wait."""
+is set by an operator who wants writes to stop, and we wait."""
 
 ASK: Final = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
 """What is asked once."""
 
 _REPORTED = ("DateStyle", "IntervalStyle", "standard_conforming_strings")
-"""Those of the pinned settings that the server reports to whoever connects."""
+"""Those of the pinned settings that the server reports to each client."""
 
 _FOREIGN_STATEMENTS = {"26000", "42P05"}
 """No such prepared statement; there is one already."""
@@ -100,7 +100,7 @@ class Way:
 
 def _unfit(name: str, value: str) -> ConfigError:
     return ConfigError(
-        f"the role or the database sets {name} to {value!r}, and the pooler before it lets nobody change that",
+        f"the role or the database sets {name} to {value!r}, and the pooler before it lets no client change that",
         hint=f"alter role ... set {name} = '{PINNED[name]}'",
     )
 

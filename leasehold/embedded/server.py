@@ -98,7 +98,7 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether a server runs in this home, whoever has started it."""
+        """Whether a server runs in this home, started by this process or another."""
         return _watcher.is_locked(self._cluster.folder / _watcher.SERVER)
 
     @property

@@ -151,7 +151,7 @@ class Submitter:
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _drive_apart(self) -> None:
-        """Send those whose key was in use a moment ago: nobody else waits for them."""
+        """Send those whose key was in use a moment ago: no other submission waits for them."""
         while self._apart:
             batch = [self._apart.popleft() for _ in range(min(len(self._apart), _FEW))]
             await self._send_these([waiter for waiter in batch if not waiter.answer.done()], each=True)

@@ -82,7 +82,7 @@ async def _in_one_process(
 def _forget(running: "asyncio.Future[object]") -> None:
     _left_behind.discard(running)
     if not running.cancelled():
-        running.exception()  # else asyncio says that nobody has asked for it
+        running.exception()  # else asyncio says that it was never retrieved
 
 
 class Ended(NamedTuple):

@@ -35,7 +35,7 @@ class Prober:
         return self._arrived and self._listener.listening.is_set()
 
     def doubt(self) -> None:
-        """There was work that no hint had told of: look whether hints still arrive."""
+        """There was work without a hint: look whether hints still arrive."""
         if self.well and time.monotonic() - self._probed > _AGAIN_WHEN_NOT:
             self._doubted = True
             self._listener.renewed.set()

@@ -30,7 +30,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "tasks.py": "top", "mail/tasks.py": "mail", "billing/tasks/charge.py": "charge", "tests/tasks.py": "tested",
     }.items():  # fmt: skip
         (root / file).write_text(TASK.format(package=name, kind=kind))
-    (root / "mail/settings.py").write_text("raise RuntimeError('nobody asked for this')")
+    (root / "mail/settings.py").write_text("raise RuntimeError('this was not asked for')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("LEASEHOLD_DSN", "postgresql://nowhere.invalid/x")

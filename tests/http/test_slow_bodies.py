@@ -129,7 +129,7 @@ async def test_bodies_that_come_byte_by_byte_are_dropped_and_nobody_else_notices
     assert {answer.status for answer in answers if answer is not None} == {408}
     # A byte that arrives after the server has closed makes it reset the connection, answer and all: the busier the
     # machine, the more often.
-    assert sum(answer is not None for answer in answers) >= SLOW // 20, "they are told why"
+    assert sum(answer is not None for answer in answers) >= SLOW // 20, "they get the reason"
     assert {answer.json()["type"] for answer in answers if answer is not None} == {"/problems/slow-body"}
     check_times([seconds for _, seconds in ends])
     with psycopg.connect(api.dsn) as sql:

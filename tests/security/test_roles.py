@@ -359,7 +359,7 @@ def test_a_producers_login_enqueues_cancels_and_completes_what_its_worker_has_cl
         [(claimed,)] = worker.execute("select id from leasehold.claim('w', claim_id => %s)", [claim]).fetchall()
         assert claimed == job
         call = "select leasehold.complete_in('w', %s, 1, %s::uuid, '1'::jsonb)"
-        assert producer.execute(call, [job, str(job)]).fetchall() == [(False,)]  # whoever does not know the claim
+        assert producer.execute(call, [job, str(job)]).fetchall() == [(False,)]  # the caller does not know the claim
         assert sqlstate_of(producer, f"select leasehold.complete_in('w', '{job}', 1, null)") == "LH003"
         assert producer.execute(call, [job, claim]).fetchall() == [(True,)]
         assert producer.execute("select status, result from leasehold.status(%s)", [job]).fetchall() == [

@@ -1,4 +1,4 @@
-"""What the SQL core must not do to whoever lives with it: to a caller's transaction, to publications, to sessions."""
+"""What the SQL core must not do to its surroundings: to a caller's transaction, to publications, to sessions."""
 
 import re
 from pathlib import Path

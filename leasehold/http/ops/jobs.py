@@ -225,6 +225,4 @@ def _opened(cursor: str | None) -> str | None:
 
 
 def _nowhere() -> Problem:
-    return Problem(
-        "not-found", "this cursor leads nowhere; give the one that the page before came with, and its filter"
-    )
+    return Problem("not-found", "this is no cursor; give the one that the page before came with, and its filter")

@@ -37,7 +37,7 @@ def page_of(items: Sequence[T], page: PageQuery, name: Callable[[T], str]) -> tu
         last = _opened(page.cursor)
         begin = next((place for place, item in enumerate(items, 1) if name(item) == last), 0)
         if not begin:
-            raise Problem("not-found", "this cursor leads nowhere: what it names is gone; begin at the first page")
+            raise Problem("not-found", "what this cursor names is gone; begin at the first page")
     end = begin + page.limit
     return list(items[begin:end]), _closed(name(items[end - 1])) if end < len(items) else None
 
@@ -51,4 +51,4 @@ def _opened(cursor: str) -> str:
         found = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return found.decode("utf-8", "surrogatepass")
     except (binascii.Error, ValueError):
-        raise Problem("not-found", "this cursor leads nowhere; give the one that the page before came with") from None
+        raise Problem("not-found", "this is no cursor; give the one that the page before came with") from None

@@ -1,6 +1,6 @@
 -- What may enter. Every function that takes a value from a caller asks here: what a producer or an operator gives is
 -- refused (LH003), what a running task says of itself is cut, because its outcome must be recorded whatever it says.
--- Each function gives the first thing wrong, in words, or null. None of them is granted to anybody.
+-- Each function gives the first thing wrong, in words, or null. None of them is granted to a role.
 
 -- What is wrong with a JSON value: larger than 4 MiB, stored or as text, or nested deeper than 64 levels.
 --
@@ -80,7 +80,7 @@ return case
     when tags is not null and tags_problem(tags) is not null then tags_problem(tags)
   end;
 
--- Keys of jobs that schedules make; whoever else could use one would keep a schedule from being fired.
+-- Keys of jobs that schedules make: a job of another origin under such a key would keep the schedule from being fired.
 create or replace function key_problem(idempotency_key text) returns text language sql immutable parallel safe
 return case when starts_with(idempotency_key, 'schedule:')
   then 'idempotency_key begins with schedule:, which is kept for the jobs of schedules' end;

@@ -1,4 +1,4 @@
--- Whether this attempt owns the job at this moment. Every update by an owner asks here and nowhere else: heartbeat,
+-- Whether this attempt owns the job at this moment. Every update by an owner asks here, and only here: heartbeat,
 -- progress, log lines, complete, fail, snooze, release. Ownership ends with the lease: `at` is the clock of the call, and
 -- what has expired by then is not owned any more, swept or not. The claim_id is optional.
 -- A single expression without settings, so that it is inlined.

@@ -2,7 +2,7 @@
 -- else won, its exclusive key is busy, a limit is exhausted, its queue is paused, or it is not eligible; skip it silently.
 -- Repeating a call with the same claim_id while the lease lives gives true again: the answer may have been lost.
 -- Follows ADR-015: retire the key's previous current job, then take the target; the unique index decides.
--- Waits for no row and no key: whoever has one of them locked counts as the winner. For the row of a limit it waits a
+-- Waits for no row and no key: a session that has one of them locked counts as the winner. For the row of a limit it waits a
 -- quarter of a second at most.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 

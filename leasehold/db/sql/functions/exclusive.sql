@@ -9,7 +9,7 @@
 --
 -- Parking behind a running job and the end of that job must not miss each other, and the running job's row stays free
 -- for its renewal meanwhile. So neither locks it for the other: a claim parks only while it holds the lock of the key
--- (exclusive_lock), and whoever ends a running job takes that lock after its update and before it looks who is parked.
+-- (exclusive_lock), and a session that ends a running job takes that lock after its update and before it looks who is parked.
 -- Either the claim comes first and its parking is seen, or the end does and the claim does not get the lock.
 
 -- Of the given locked jobs, those that may run now; keys are taken over, siblings parked. 7 statements for

@@ -8,7 +8,7 @@
 -- writing its row, still counts: that may be a heartbeat which found the lease alive a moment ago.
 --
 -- Why nobody deadlocks over limits. A claim waits for them only while it has locked no job: first those of its lanes,
--- then those of the keys it is about to meet, each in the order of their names (take_limits). Whoever has locked
+-- then those of the keys it is about to meet, each in the order of their names (take_limits). A session that has locked
 -- or swept jobs takes further limits only if they are free. The order matters because SKIP LOCKED may wait after all:
 -- where a row has just been updated, PostgreSQL waits for whoever has locked its new version.
 --

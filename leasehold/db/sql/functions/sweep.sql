@@ -2,7 +2,7 @@
 -- the budget: a job that kills its worker every time ends after exactly max_attempts of them.
 -- Idempotent and safe from any number of callers: each expired lease is swept once. Gives how many.
 
--- Sweep the given jobs, if they are expired. Rows must be few enough to lock at once. Whoever calls this directly fails as
+-- Sweep the given jobs, if they are expired. Rows must be few enough to lock at once. A direct call fails as
 -- a whole when a row raises; take_back does not.
 create or replace function expire(ids uuid[]) returns integer language plpgsql
 as $$

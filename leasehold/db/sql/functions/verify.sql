@@ -174,7 +174,7 @@ as $$
     limit most)
 $$;
 
--- Jobs that are queued and whose time has not come, so that no claim takes them: the clock was set back, or somebody
+-- Jobs that are queued and whose time has not come, so that no claim takes them: the clock was set back, or a person
 -- wrote the row. They stay where claims begin, at the head of their queue and kind.
 create or replace function early_jobs(most integer, after timestamptz) returns text[] language sql stable
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
