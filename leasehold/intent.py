@@ -23,7 +23,7 @@ DUE = "@due"
 DECLARED = "@queue of "
 """With a kind behind it, the hint for jobs that wait in the queue which their kind declares. Others name a queue."""
 
-_SHOWN = 80
+SHOWN = 80
 """Characters of a refused value in the message that refuses it."""
 
 MAX_NAME_BYTES = 200
@@ -97,7 +97,7 @@ class Intent:
             if not isinstance(self.strict, bool):
                 raise ValueError(f"strict {repr_of(self.strict, _SHOWN)} is neither True nor False")  # noqa: TRY004, TRY301
         except ValueError as problem:
-            raise InvalidJob(f"{text_of(self.kind, _SHOWN)}: {problem}", hint="nothing was recorded") from None
+            raise InvalidJob(f"{text_of(self.kind, SHOWN)}: {problem}", hint="nothing was recorded") from None
         _SET["head"](self, self._make_head())
 
     def carrying(self, payload: str) -> "Intent":
@@ -236,7 +236,7 @@ def check_name(what: str, name: object) -> None:
 def check_number(what: str, number: object, least: int, most: int) -> None:
     """Refuse, with ValueError, a number that the database has no room for."""
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-        raise ValueError(f"{what} {repr_of(number, _SHOWN)} is not a number between {least} and {most}")
+        raise ValueError(f"{what} {repr_of(number, SHOWN)} is not a number between {least} and {most}")
 
 
 def check_payload(text: object) -> None:
@@ -267,7 +267,7 @@ def check_run_after(when: object) -> None:
         case None | datetime() | timedelta():
             pass
         case _:
-            raise ValueError(f"run_after {repr_of(when, _SHOWN)} is neither a datetime nor a timedelta")
+            raise ValueError(f"run_after {repr_of(when, SHOWN)} is neither a datetime nor a timedelta")
 
 
 def check_key(what: str, key: object) -> None:
@@ -279,13 +279,13 @@ def check_key(what: str, key: object) -> None:
 def check_not_scheduled(key: str | None) -> None:
     """Refuse, with ValueError, an idempotency key that keeps a schedule from recording its job."""
     if key is not None and key.startswith(SCHEDULED):
-        raise ValueError(f"idempotency_key {repr_of(key, _SHOWN)} begins as those of schedules' jobs do")
+        raise ValueError(f"idempotency_key {repr_of(key, SHOWN)} begins as those of schedules' jobs do")
 
 
 def check_tags(tags: object) -> None:
     """Refuse, with ValueError, what cannot be tags."""
     if not isinstance(tags, tuple):
-        raise ValueError(f"tags {repr_of(tags, _SHOWN)} are not a tuple of texts")  # noqa: TRY004 (one kind of mistake to handle)
+        raise ValueError(f"tags {repr_of(tags, SHOWN)} are not a tuple of texts")  # noqa: TRY004 (one kind of mistake to handle)
     if len(tags) > MAX_TAGS:
         raise ValueError(f"{len(tags)} tags are more than {MAX_TAGS}")
     for tag in tags:
@@ -294,15 +294,15 @@ def check_tags(tags: object) -> None:
 
 def _check_text(what: str, text: object, most: int, *, least: int = 1) -> None:
     if not isinstance(text, str):
-        raise ValueError(f"{what} {repr_of(text, _SHOWN)} is not a text")  # noqa: TRY004 (one kind of mistake to handle)
+        raise ValueError(f"{what} {repr_of(text, SHOWN)} is not a text")  # noqa: TRY004 (one kind of mistake to handle)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise ValueError(
-            f"{what} {repr_of(text, _SHOWN)} contains a lone surrogate, which is not Unicode text"
+            f"{what} {repr_of(text, SHOWN)} contains a lone surrogate, which is not Unicode text"
         ) from None
     if "\0" in text:
-        raise ValueError(f"{what} {repr_of(text, _SHOWN)} contains the character NUL, which PostgreSQL cannot store")
+        raise ValueError(f"{what} {repr_of(text, SHOWN)} contains the character NUL, which PostgreSQL cannot store")
     if not least <= size <= most:
         shown = repr(text) if size <= most else f"of {size} bytes"
         raise ValueError(f"{what} {shown} does not have {least} to {most} bytes")

@@ -12,9 +12,10 @@ from leasehold.advice import UNSET
 from leasehold.arguments import Arguments, Result
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError, InvalidJob
-from leasehold.intent import LARGEST, Intent, check_name, check_number, check_run_after
+from leasehold.intent import LARGEST, SHOWN, Intent, check_name, check_number, check_run_after
 from leasehold.job import Job
 from leasehold.retry import RetryPolicy
+from leasehold.texts import text_of
 
 if TYPE_CHECKING:
     from leasehold.app import App
@@ -66,7 +67,7 @@ class TaskOptions:
             check_number("priority", self.priority, -LARGEST, LARGEST)
             check_number("max_attempts", self.max_attempts, 1, LARGEST)
         except ValueError as problem:
-            raise ConfigError(f"{self.kind}: {problem}") from None
+            raise ConfigError(f"{text_of(self.kind, SHOWN)}: {problem}") from None
         if not MIN_LEASE <= self.lease <= MAX_LEASE:
             raise ConfigError(f"{self.kind}: lease {self.lease} s is not between {MIN_LEASE} and {MAX_LEASE:.0f} s")
         if self.timeout is not None and self.timeout <= 0:
@@ -234,10 +235,11 @@ class TaskDecorator:
         """Register the function."""
         _check_function(function)
         kind = default_kind(function) if self._kind is None else self._kind
+        name = text_of(kind, SHOWN)
         options = TaskOptions(
             kind=kind,
-            lease=_seconds(self._lease, f"{kind}: lease"),
-            timeout=None if self._timeout is None else _seconds(self._timeout, f"{kind}: timeout"),
+            lease=_seconds(self._lease, f"{name}: lease"),
+            timeout=None if self._timeout is None else _seconds(self._timeout, f"{name}: timeout"),
             executor=_executor_for(function, self._executor),
             **self._options,
         )

@@ -101,11 +101,17 @@ def test_wrong_wishes_are_refused(send: Task[Any, Any], wishes: dict[str, Any], 
         send.using(**wishes).intent("a")
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
         ({"kind": ""}, "kind ''"),
         ({"kind": "k" * 201}, "kind of 201 bytes"),
+        ({"kind": Unprintable()}, r"kind <Unprintable, whose repr\(\) raised RuntimeError> is not a text"),
         ({"queue": ""}, "queue ''"),
         ({"priority": 99_999}, "priority 99999"),
         ({"max_attempts": 0}, "max_attempts 0"),

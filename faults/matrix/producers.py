@@ -17,6 +17,7 @@ from faults.matrix import says
 from faults.matrix.commands import command, program
 from faults.matrix.corpus import TEXTS, Raw
 from faults.matrix.world import World
+from leasehold import App
 from leasehold.db.pool import Database
 from leasehold.errors import LeaseholdError
 
@@ -72,7 +73,7 @@ PRODUCERS: Final[list[str]] = [
     *(f"SQL enqueue_many: {field}" for field in FIELDS),
     *(f"SQL submit: {field}" for field in FIELDS),
     *(f"SQL {operation}" for operation in _OPERATIONS),
-    *(f"Python: {field}" for field in FIELDS if field != "kind"),
+    *(f"Python: {field}" for field in FIELDS),
     *(f"HTTP: {field}" for field in _HTTP_NAMES),
     "HTTP: path", "HTTP: query", "HTTP: header",
     *(f"CLI: {field}" for field in _CLI_NAMES),
@@ -211,6 +212,8 @@ class Producers:
     def _python(self, field: str, value: Any) -> str:
         task = says.eat.using(queue=self._queue)
         try:
+            if field == "kind":
+                return self._python_kind(value)
             if field == "payload":
                 return str(task.enqueue(value=value).id)
             name = {"run at": "run_after"}.get(field, _SQL_NAMES.get(field, field))
@@ -219,6 +222,10 @@ class Producers:
             raise _RefusedError from error
         except Exception as error:
             raise AssertionError(f"raised {type(error).__name__}: {error}"[:300]) from error
+
+    def _python_kind(self, value: Any) -> str:
+        with App(self._world.server.dsn) as app:
+            return str(app.task(kind=value)(_nothing).enqueue().id)
 
     def _http(self, field: str, value: Any) -> str | None:
         if field in ("path", "query", "header"):
@@ -285,6 +292,10 @@ class Producers:
 
 class _RefusedError(Exception):
     """The value was refused in a way that a user can understand."""
+
+
+def _nothing() -> None:
+    """A task."""
 
 
 def _text(value: Any) -> str:
