@@ -12,6 +12,7 @@ from leasehold.db.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 from tests.survival.conftest import Sql, connect, one, ready, rounds, until, worker
 from tests.survival.tasks import TABLES
+from tests.timing import bound
 
 
 @pytest.mark.timeout(300)
@@ -41,7 +42,8 @@ async def test_workers_outlive_the_database_and_go_on_when_it_returns(tmp_path: 
             server.start()
             sql = _open(dsn)
             done = one(sql, "select count(*) from jobs where state = 'success'")
-            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") > done + 20, within=5)
+            more = "select count(*) > %s from jobs where state = 'success'"
+            await until(lambda: one(sql, more, done + 20), within=bound(5))
             await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") == jobs, within=90)
             assert (first.poll(), second.poll()) == (None, None)
             assert one(sql, "select max(attempt) from jobs") <= 2

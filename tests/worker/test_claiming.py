@@ -268,7 +268,7 @@ async def test_a_job_that_has_ended_is_gone_without_the_collector(app: App) -> N
         async with working(app, slots=10):
             for job in await app.aenqueue_many(nothing.intent() for _ in range(20)):
                 await job.aresult(60)
-            await until(lambda: not any(task() for task in ended), within=5)
+            await until(lambda: not any(task() for task in ended))
     finally:
         gc.enable()
     assert len(ended) == 20

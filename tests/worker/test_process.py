@@ -97,7 +97,7 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_exactly_max_
     while one(sql, "select state from jobs") != "dead":
         with worker_process(dsn, folder) as process:
             await until(
-                lambda p=process: p.poll() is not None or one(sql, "select state from jobs") == "dead", within=30
+                lambda p=process: p.poll() is not None or one(sql, "select state from jobs") == "dead", within=60
             )
             deaths += process.returncode == -signal.SIGKILL
     assert deaths == 3
