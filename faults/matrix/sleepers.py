@@ -111,8 +111,8 @@ ROWS: Final[Mapping[str, str]] = {
     "token": "token(%(token)s::uuid)",
     "token_list": "token_list()",
     "tokens_exist": "tokens_exist()",
-    "schedule_put": "schedule_put(%(name)s, 'victim', every => interval '1 hour')",
-    "schedule_put of an old one": "schedule_put(%(schedule)s, 'victim', every => interval '2 hours')",
+    "schedule_put": "schedule_put(%(name)s, 'victim', every => interval '300 days')",
+    "schedule_put of an old one": "schedule_put(%(schedule)s, 'victim', every => interval '301 days')",
     "schedule_enable": "schedule_enable(%(schedule)s)",
     "schedule_disable": "schedule_disable(%(schedule)s)",
     "schedule_run_now": "schedule_run_now(%(schedule)s, %(id)s::uuid)",
@@ -147,6 +147,16 @@ KEEPS: Final = {
 """Rows that keep a limit of the fleet. What they took, or how many they allow, is not committed, so nothing can be counted
 under that limit (docs/guarantees.md): its jobs begin after the session has ended, those of other limits at once."""
 
+KEEPS_WORKER: Final = {
+    "claim by the fleet's worker",
+    "heartbeat by the fleet's worker",
+    "heartbeat of the fleet's job",
+    "renew of the fleet's job",
+    "statistics_add by the fleet's worker",
+}
+"""Rows that act in the name of a worker and keep its row: it claims nothing until they end, and the others of the fleet do. So
+those that sleep at the same time keep the row of one worker at most."""
+
 NEW: Final[dict[str, str]] = {
     "id": "select gen_random_uuid()::text",
     "id2": "select gen_random_uuid()::text",
@@ -157,7 +167,7 @@ NEW: Final[dict[str, str]] = {
     "created": "select submit('victim', queue => %(queue)s)::text",
     "token": "select t.id::text from (select gen_random_uuid() as id) t,"
     " lateral (select create_token(t.id, 'x', decode(repeat('00', 32), 'hex'), array['submit'])) c",
-    "schedule": "select %(name)s::text from schedule_put(%(name)s, 'victim', every => interval '1 hour')",
+    "schedule": "select %(name)s::text from schedule_put(%(name)s, 'victim', every => interval '300 days')",
     "limit": "select %(name)s::text from set_limit('queue', %(name)s, 5)",
     "paused": "select %(name)s::text from pause(%(name)s)",
     "worker": "select id from workers where stopped_at is null and kinds @> array['hold'] order by id limit 1",

@@ -5,7 +5,7 @@ A row is a call; what it works on is its own, made for it: jobs of a kind that n
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psycopg
 
-from faults.matrix.sleepers import KEEPS, LIMITS, NEW, NOT, ROWS
+from faults.matrix.sleepers import KEEPS, KEEPS_WORKER, LIMITS, NEW, NOT, ROWS
 from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, groups, together
 from faults.matrix.world import World
 from faults.run import Run
@@ -39,7 +39,7 @@ def sleeping(run: Run) -> None:
     world = awake(run)
     table = Table(rows=len(ROWS), columns=len(COLUMNS))
     rows = chosen([row for row in ROWS if row not in NOT])
-    for found in together(groups(rows, 1 if run.full else 33), lambda part: probe(world, part)):
+    for found in together(groups(rows, 1 if run.full else 37), lambda part: probe(world, part)):
         table.add(found, run.folder)
         if dead := world.dead_workers():
             run.problems.append(dead)
@@ -49,6 +49,7 @@ def sleeping(run: Run) -> None:
     world.let_go()
     run.check(not (why := world.ended(sorted(world.innocents), within=60)), why)
     run.check(not (why := world.charged()), why)
+    world.rows("select cancel(id) from jobs where kind = 'victim' and state in ('queued', 'retry')")
     world.settle()
     run.check(not (why := world.untold()), why)
     table.close(run)
@@ -70,11 +71,7 @@ def probe(world: World, rows: Sequence[str], columns: Sequence[str] = COLUMNS) -
     world.keep_held(6)
     with ExitStack() as stack:
         made_for = {row: make(world, row) for row in rows}  # before the first sleeps, which may be in the way
-        sleepers = [
-            found
-            for row, things in made_for.items()
-            if (found := sleep(world, row, things, stack, alone=len(rows) == 1))
-        ]
+        sleepers = list(asleep(world, made_for, stack))
         before = set(world.innocents)
         why = dict.fromkeys(COLUMNS, PASSED)
         futures = {column: world.pool.submit(ACTS[column], world, sleepers) for column in columns}
@@ -101,6 +98,17 @@ def _reason(future: "Future[str]") -> str:
 
 
 # -- the sessions
+
+
+def asleep(world: World, made_for: Mapping[str, dict[str, Any]], stack: ExitStack) -> Iterator[Sleeper]:
+    """Let these calls sleep, as far as they can beside each other."""
+    kept = ""  # the worker whose row is kept
+    for row, things in made_for.items():
+        if row in KEEPS_WORKER and kept not in ("", things["worker"]):
+            clear(world, things)
+        elif found := sleep(world, row, things, stack, alone=len(made_for) == 1):
+            kept = things["worker"] if row in KEEPS_WORKER else kept
+            yield found
 
 
 def sleep(world: World, row: str, things: dict[str, Any], stack: ExitStack, *, alone: bool) -> Sleeper | None:
