@@ -108,7 +108,7 @@ class ThreadExecutor:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
-        self._process = os.getpid()
+        self._process = forks()
 
     async def run(
         self,
@@ -203,9 +203,25 @@ def _ended(
     return Ended(NO_RESULT if value is None else outcome_of(task, retry_count, value), None)
 
 
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603 (a process has one number, as it has one id)
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def forks() -> int:
+    """Which process this is among its copies: unlike its id, the number costs no system call for each job."""
+    return _forks
+
+
 def end_copy_of(process: int) -> None:
     """If the task forked, and its copy came back as well, that ends here: one worker is enough."""
-    if os.getpid() != process:
+    if _forks != process:
         os._exit(0)
 
 

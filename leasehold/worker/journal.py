@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 VARIABLE: Final = "LEASEHOLD_RUN_DIR"
 
 _ENTRY: Final = 48
-_EMPTY: Final = bytes(_ENTRY)
+"""Bytes of a slot. One whose first byte is 0 is empty."""
 _ENDING: Final = ".journal"
 
 _ALONE_AFTER: Final = 2
@@ -76,7 +76,7 @@ class Journal:
         """It has ended."""
         place = self._places.pop(job, None)
         if place is not None:
-            self._map[place : place + _ENTRY] = _EMPTY
+            self._map[place] = 0
             self._free.append(place)
 
     def close(self, *, orderly: bool) -> None:
@@ -133,7 +133,7 @@ class Place:
                 with file:
                     data = file.read()
                     entries = [data[n : n + 36] for n in range(0, len(data), _ENTRY)]
-                    running = {e.decode("ascii", "replace") for e in entries if e.strip(b"\0")}
+                    running = {e.decode("ascii", "replace") for e in entries if e[0]}
                     yield path.name.removesuffix(_ENDING), running
                     path.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from leasehold.task import Task
 from leasehold.telemetry import AttemptFacts
 from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.executors import ThreadExecutor, end_copy_of, run_in_time, warn_of_threads
+from leasehold.worker.executors import ThreadExecutor, end_copy_of, forks, run_in_time, warn_of_threads
 from leasehold.worker.importable import check_tasks
 from leasehold.worker.journal import Journal, Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
@@ -87,7 +86,7 @@ class Runner:
         self._context = copy_context()
         """What every attempt starts from: what one job sets, the next does not see."""
         self._loop = asyncio.get_running_loop()
-        self._process = os.getpid()
+        self._process = forks()
         self._finisher = finisher
         self.keeper = keeper
         self._slots = worker.options.slots

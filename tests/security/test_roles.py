@@ -125,7 +125,7 @@ HELPERS = {
     "canary_alarm", "canary_filter", "canary_retry", "canary_settle", "canary_size", "changed_fields",
     "check_failures", "check_filter", "check_fire", "check_intents", "check_limit", "check_prune", "check_queue",
     "check_span", "check_tally", "check_time_zone", "check_worker", "client_status", "clock", "connections_in_use",
-    "cost_per_job",
+    "cost_per_job", "fields_of",
     "definition_of", "doctor_jobs", "doctor_schema", "doctor_server", "doctor_vacuum", "double_owners",
     "end_schedule_claim", "errands", "error_fits", "exact_length", "exclusive_lock", "expire", "expire_for_parked",
     "expired_under",

@@ -213,3 +213,17 @@ def test_a_field_of_a_wrong_type_is_named_with_its_place_and_value(session, what
         assert str(diag.message_detail).startswith(f"{place}.{what}"), diag.message_detail
         assert "priority and max_attempts are whole numbers" in str(diag.message_hint)
     assert session.value("select count(*) from jobs where kind = 'unreadable'") == 0
+
+
+def test_the_checks_of_many_intents_are_part_of_their_statement(session):
+    """A call of a function for each job, where it could be inlined, made enqueue_many take half as long again."""
+    session.one(
+        "declare_tasks", tasks=[{"kind": "k", "lease_seconds": 60, "queue": "q", "priority": 0, "max_attempts": 3}]
+    )
+    with session.transaction():
+        session.execute("set local track_functions = 'all'")
+        session.rows("enqueue_many", jobs=[{"kind": "k", "payload": {"n": n}} for n in range(50)])
+        calls = dict(session.execute("select funcname, calls from pg_stat_xact_user_functions").fetchall())
+    assert "enqueue_many_v1" in calls
+    assert {name for name, number in calls.items() if number >= 50} <= {"guard_insert"}
+    assert session.value("select count(*) from jobs where queue = 'q'") == 50

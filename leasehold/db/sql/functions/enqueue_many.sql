@@ -3,23 +3,30 @@
 -- a used idempotency key (or a repeated id) gives the job that has it.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, 40001 (a job was pruned meanwhile: repeat).
 
--- The array as rows, with the defaults of enqueue filled in: a kind is looked up only for what an element leaves out.
--- Stable and plain, so that it is inlined.
+-- The array as rows, as it was given. Stable and plain, so that it is inlined.
+create or replace function fields_of(jobs jsonb) returns table (
+  ord bigint, kind text, payload jsonb, queue text, priority integer, run_at timestamptz, run_after interval,
+  idempotency_key text, max_attempts integer, exclusive_key text, tags text[], id uuid
+) language sql stable
+as $$
+  select r.ord, r.kind, coalesce(r.payload, '{}'), r.queue, r.priority, r.run_at, r.run_after, r.idempotency_key,
+    r.max_attempts, r.exclusive_key, r.tags, r.id
+  from rows from (jsonb_to_recordset(jobs) as (kind text, payload jsonb, queue text, priority integer,
+    run_at timestamptz, run_after interval, idempotency_key text, max_attempts integer, exclusive_key text, tags text[],
+    id uuid)) with ordinality r(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,
+    exclusive_key, tags, id, ord)
+$$;
+
+-- The same with the defaults of enqueue filled in: a kind is looked up, once, only for what an element leaves out.
 create or replace function intents_of(jobs jsonb) returns table (
   ord bigint, kind text, payload jsonb, queue text, priority integer, run_at timestamptz, run_after interval,
   idempotency_key text, max_attempts integer, exclusive_key text, tags text[], id uuid
 ) language sql stable
 as $$
-  select r.ord, r.kind, coalesce(r.payload, '{}'),
-    coalesce(r.queue, (select k.queue from kinds k where k.kind = r.kind), 'default'),
-    coalesce(r.priority, (select k.priority from kinds k where k.kind = r.kind), 0), r.run_at, r.run_after,
-    r.idempotency_key,
-    coalesce(r.max_attempts, (select k.max_attempts from kinds k where k.kind = r.kind), usual_attempts()),
-    r.exclusive_key, r.tags, r.id
-  from rows from (jsonb_to_recordset(jobs) as (kind text, payload jsonb, queue text, priority integer,
-    run_at timestamptz, run_after interval, idempotency_key text, max_attempts integer, exclusive_key text, tags text[],
-    id uuid)) with ordinality r(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts,
-    exclusive_key, tags, id, ord)
+  select r.ord, r.kind, r.payload, coalesce(r.queue, k.queue, 'default'), coalesce(r.priority, k.priority, 0), r.run_at,
+    r.run_after, r.idempotency_key, coalesce(r.max_attempts, k.max_attempts, usual_attempts()), r.exclusive_key, r.tags, r.id
+  from fields_of(jobs) r
+  left join kinds k on k.kind = r.kind and (r.queue is null or r.priority is null or r.max_attempts is null)
 $$;
 
 create or replace function check_intents(jobs jsonb) returns void language plpgsql
@@ -42,10 +49,11 @@ begin
     perform refuse('LH003', 'invalid_argument', format('jobs[%s]: unknown field %L', bad.ord - 1, bad.name),
       'the fields are the argument names of enqueue');
   end if;
+  -- What an element leaves out needs no check. With a look-up in its arguments intent_problem would not be inlined.
   select i.ord, i.problem into bad
   from (select t.ord, coalesce(times_problem(t.run_at, t.run_after), key_problem(t.idempotency_key),
-          intent_problem(t.kind, t.queue, t.priority, t.max_attempts, t.payload, t.idempotency_key, t.exclusive_key,
-            t.tags)) as problem from intents_of(jobs) t) i
+          intent_problem(t.kind, coalesce(t.queue, 'default'), coalesce(t.priority, 0), coalesce(t.max_attempts, 1),
+            t.payload, t.idempotency_key, t.exclusive_key, t.tags)) as problem from fields_of(jobs) t) i
   where i.problem is not null limit 1;
   if found then
     perform refuse('LH003', 'invalid_argument', format('jobs[%s]: %s', bad.ord - 1, bad.problem), 'nothing was recorded');
@@ -62,24 +70,27 @@ declare
   at timestamptz := clock();
   ids uuid[];
   inserted integer;
+  names text[];
   other record;
 begin
   perform check_intents(intents);
-  ids := array(select coalesce(i.id, uuidv7()) from intents_of(intents) i order by i.ord);
+  ids := array(
+    select coalesce(r.id, uuidv7())
+    from rows from (jsonb_to_recordset(intents) as (id uuid)) with ordinality r(id, ord) order by r.ord);
   -- Keys and ids in one order everywhere: two batches that share some wait for each other, never in a circle.
-  insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, idempotency_key, exclusive_key,
-    tags, run_at, updated_at, state)
-  select ids[i.ord], at, i.priority, i.max_attempts, i.queue, i.kind, i.payload, i.idempotency_key, i.exclusive_key,
-    i.tags, due.run_at, at, case when due.run_at > at then 'created'::job_state else 'queued' end
-  from intents_of(intents) i
-  cross join lateral (select coalesce(i.run_at, at + i.run_after, at) as run_at) due
-  order by i.idempotency_key, i.id, i.ord
-  on conflict do nothing;
-  get diagnostics inserted = row_count;
-  if notify and inserted > 0 then
-    perform announce(array(
-      select distinct case when coalesce(i.run_at, at + i.run_after, at) <= at then i.queue else '@due' end
-      from intents_of(intents) i));
+  with made as (
+    insert into jobs (id, created_at, priority, max_attempts, queue, kind, payload, idempotency_key, exclusive_key,
+      tags, run_at, updated_at, state)
+    select ids[i.ord], at, i.priority, i.max_attempts, i.queue, i.kind, i.payload, i.idempotency_key, i.exclusive_key,
+      i.tags, due.run_at, at, case when due.run_at > at then 'created'::job_state else 'queued' end
+    from intents_of(intents) i
+    cross join lateral (select coalesce(i.run_at, at + i.run_after, at) as run_at) due
+    order by i.idempotency_key, i.id, i.ord
+    on conflict do nothing
+    returning case state when 'queued' then queue else '@due' end as name)
+  select count(*), array_agg(distinct m.name) into inserted, names from made m;
+  if notify then
+    perform announce(names);
   end if;
   if inserted < cardinality(ids) then
     -- A new statement, so that rows which concurrent inserters have just committed are seen.
