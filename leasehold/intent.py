@@ -95,7 +95,7 @@ class Intent:
             check_run_after(self.run_after)
             check_payload(self.payload)
             if not isinstance(self.strict, bool):
-                raise ValueError(f"strict {repr_of(self.strict, _SHOWN)} is neither True nor False")  # noqa: TRY004, TRY301
+                raise ValueError(f"strict {repr_of(self.strict, SHOWN)} is neither True nor False")  # noqa: TRY004, TRY301
         except ValueError as problem:
             raise InvalidJob(f"{text_of(self.kind, SHOWN)}: {problem}", hint="nothing was recorded") from None
         _SET["head"](self, self._make_head())
@@ -244,15 +244,15 @@ def check_payload(text: object) -> None:
     if text == "{}":
         return
     if not isinstance(text, str):
-        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not the text of a JSON object; json.dumps(…) makes one")  # noqa: TRY004
+        raise ValueError(f"payload {repr_of(text, SHOWN)} is not the text of a JSON object; json.dumps(…) makes one")  # noqa: TRY004
     if (problem := find_problem(text)) is not None:
         raise ValueError(f"payload{''.join(f'.{step}' for step in problem.where)}: {problem.what}")
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not JSON: {error}") from None
+        raise ValueError(f"payload {repr_of(text, SHOWN)} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"payload {repr_of(text, _SHOWN)} is not a JSON object: it holds the arguments by name")  # noqa: TRY004
+        raise ValueError(f"payload {repr_of(text, SHOWN)} is not a JSON object: it holds the arguments by name")  # noqa: TRY004
 
 
 def check_run_after(when: object) -> None:
