@@ -74,8 +74,8 @@ begin
 end $$;
 
 -- Jobs of these keys have stopped running: take the locks of the keys, as many as are to be had, and put parked jobs
--- back. A caller that holds limits, or must not wait for another reason, is not `patient`. No more than 100 keys at once:
--- each takes a place in the server's lock table until the commit. Keys that are left are noted, and a patient caller wakes
+-- back. A caller that holds limits, or must not wait for another reason, is not `patient`. No more than 500 keys at once:
+-- each takes a place in the server's lock table until the commit, and there are some 8,000 with stock settings. Keys that are left are noted, and a patient caller wakes
 -- the upkeep of the workers for them; upkeep itself, which is not patient, knows when to look again.
 create or replace function unpark_ended(keys text[], patient boolean) returns void language plpgsql
 as $$
@@ -87,7 +87,7 @@ begin
   select array_agg(k.key) filter (where k.locked), array_agg(k.key) filter (where not k.locked),
     array_agg(k.key) filter (where k.locked is null)
   into open_keys, later, beyond
-  from (select t.key, case when t.nth <= 100 then pg_try_advisory_xact_lock(exclusive_lock(t.key)) end as locked
+  from (select t.key, case when t.nth <= 500 then pg_try_advisory_xact_lock(exclusive_lock(t.key)) end as locked
         from (select d.key, row_number() over (order by d.key) as nth
               from (select distinct unnest(keys) as key) d order by 1) t) k;
   if later is not null and patient then
@@ -161,7 +161,7 @@ as $$
 declare
   keys text[];
 begin
-  with due as materialized (select u.ctid from unpark_later u limit 100 for update skip locked),
+  with due as materialized (select u.ctid from unpark_later u limit 500 for update skip locked),
   taken as (delete from unpark_later u using due where u.ctid = due.ctid returning u.exclusive_key)
   select array_agg(t.exclusive_key) into keys from taken t;
   if keys is not null then
