@@ -1,12 +1,18 @@
 """Commands of `leasehold`: in this process, for there are hundreds of them, and some in processes of their own."""
 
 import contextlib
+import functools
 import io
 import subprocess
 import sys
 
+import typer.main
+
 from faults.fleet import ROOT
 from leasehold.cli.app import main
+
+# What Typer makes of our functions is the same for every command, and takes longer than most of them.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def command(arguments: list[str]) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -85,6 +86,7 @@ _OURS: Final = ("LH", "22", "54", "0A000")
 """What SQL may refuse with: our own codes, PostgreSQL's for a value that is none of its type or too large."""
 
 
+_ID: Final = r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
 _PRINTED: Final = (bool, int, float, Decimal, datetime, date, timedelta, UUID)
 
 _REALLY: Final = [TEXTS[name] for name in ("emoji", "lone low surrogate", "escape sequences", "newlines", "dash")]
@@ -282,7 +284,10 @@ class Producers:
         assert code in (0, 1, 2), f"ended with {code}: {text[-200:]}"
         if code:
             raise _RefusedError
-        return text.strip().split()[-1]
+        # Beside the id it may be said that the key has a job already.
+        found = re.search(_ID, text)
+        assert found, f"no id: {text[-200:]}"
+        return found[0]
 
     _sayers: Final[dict[str, Callable[["Producers", str, Any], str | None]]] = {
         "SQL enqueue": _enqueue, "SQL enqueue_many": _enqueue_many, "SQL submit": _submit, "Python": _python,
