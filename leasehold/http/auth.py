@@ -52,6 +52,11 @@ class Caller:
         """What keeps the caller's idempotency keys apart from those of others; None: nothing does."""
         return self.namespace if self.restricted else None
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether this sees the jobs of other namespaces too, among its queues and kinds."""
+        return "read" in self.scopes
+
     def may_see(self, job: Seen, *scopes: str) -> bool:
         """Whether the job is the caller's business: with one of the scopes any of its queues and kinds, else only its
         namespace's own.

@@ -167,15 +167,24 @@ class Submission:
         return (self.queues is None or job.queue in self.queues) and (self.kinds is None or job.kind in self.kinds)
 
 
+_OWN: Final = ',"own":true'
+
+
 def element_of(
-    request: JobRequest, key: str, payload: str, queues: frozenset[str] | None = None, origin: str | None = None
+    request: JobRequest,
+    key: str,
+    payload: str,
+    queues: frozenset[str] | None = None,
+    origin: str | None = None,
+    *,
+    own: bool = False,
 ) -> str:
     """The request as an element of submit_many's array. `payload` is JSON text and stays as it is.
 
     `queues`: those that the job may wait in. If the request names none, the database looks whether the kind's is one.
-    `origin`: the namespace whose own the job is.
+    `origin`: the namespace whose own the job is. `own`: the caller sees no other jobs, so its key must not find one.
     """
-    parts = [f'"kind":{_quoted(request.job_type)},"idempotency_key":{_quoted(key)}']
+    parts = [f'"kind":{_quoted(request.job_type)},"idempotency_key":{_quoted(key)}{_OWN if own else ""}']
     if request.queue is not None:
         parts.append(f'"queue":{_quoted(request.queue)}')
     elif queues is not None:

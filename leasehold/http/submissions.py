@@ -141,7 +141,7 @@ def submission_of(request: JobRequest, key: str, payload: str, caller: Caller, p
     if (beyond := len(kept.encode()) - MAX_KEY_BYTES) > 0:
         most = len(key.encode()) - beyond
         raise invalid((f"{prefix}idempotencyKey", f"longer than {most} bytes, which this token may use"))
-    element = element_of(request, kept, payload, caller.queues, caller.namespace)
+    element = element_of(request, kept, payload, caller.queues, caller.namespace, own=not caller.sees_all)
     return Submission(request.job_type, request.queue, key, element, caller.queues, caller.kinds)
 
 

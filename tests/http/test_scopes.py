@@ -121,6 +121,33 @@ def test_keys_of_restricted_tokens_are_apart(http: httpx.Client, home_dsn: str, 
         )
 
 
+@pytest.mark.parametrize("scopes", [("submit", "status"), ("submit",), ("submit", "operate")])
+def test_a_used_key_never_gives_a_job_that_the_token_may_not_see(
+    http: httpx.Client, home_dsn: str, sql: Sql, scopes: tuple[str, ...]
+) -> None:
+    first = token_for(home_dsn, "submit", "status", namespace="first")
+    second = token_for(home_dsn, *scopes, namespace="second")
+    used, own = key(), key()
+    job = submit(http, first, idempotencyKey=used, payload={"n": 1})
+    enqueued = sql.execute("select enqueue('SEND_EMAIL', idempotency_key => %s)::text as id", [own]).fetchone()
+    assert enqueued is not None
+    for taken, hidden in ((used, job["jobId"]), (own, enqueued["id"])):
+        one = http.post("/jobs", json=intent(idempotencyKey=taken, payload={"n": 2}), headers=bearer(second))
+        batch = {"jobs": [intent(), intent(idempotencyKey=taken)]}
+        many = http.post("/jobs/batch", json=batch, headers=bearer(second))
+        for answer in (one, many):
+            assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-conflict")
+            assert hidden not in answer.text + str(answer.headers)
+            assert "location" not in answer.headers
+            assert "idempotency-differs" not in answer.headers
+        reader = token_for(home_dsn, "submit", "read", namespace="reader")
+        assert submit(http, reader, idempotencyKey=taken)["jobId"] == hidden
+    assert submit(http, first, idempotencyKey=used)["jobId"] == job["jobId"], "its own is found as before"
+    replaced = token_for(home_dsn, "submit", "status", namespace="first")
+    assert submit(http, replaced, idempotencyKey=used)["jobId"] == job["jobId"]
+    assert http.get(f"/jobs/{job['jobId']}", headers=bearer(replaced)).status_code == 200
+
+
 def test_no_key_of_a_client_can_stand_for_another_namespaces(http: httpx.Client, home_dsn: str) -> None:
     free = token_for(home_dsn, "submit", namespace="free")
     for forged in ("\x1fshop\x1fx", "\x1f"):

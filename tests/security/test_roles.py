@@ -98,7 +98,7 @@ MATRIX = {
     "schedule_remove": {"operator", "api"},
     "schedule_list": {"operator", "api"},
 }
-SECOND = {"create_token", "schedule_run_now", "status", "statuses", "token"}
+SECOND = {"create_token", "schedule_run_now", "status", "statuses", "submit_each", "submit_many", "token"}
 """Those that have a _v2 as well."""
 
 
@@ -113,7 +113,7 @@ HELPERS = {
     # of sessions that sleep
     "keep_trigger", "made_of", "take_limits", "wait_for_limits",
     # of rows that raise, or are too large
-    "submit_one", "submit_rows", "accept_one",
+    "submit_alone", "submit_intents", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",
     "settle_raised", "take_back", "take_one", "promote_these", "most_bytes", "claim_bytes", "within_bytes",
     # of the rest
@@ -139,7 +139,7 @@ HELPERS = {
     "refuse_transition", "room_under", "running_under", "sample_flow", "schedule_defaults", "schedule_enqueue",
     "declared_of", "schedule_intent_key", "schedule_jitter", "schedule_lock", "schedule_of", "schedule_problem_of",
     "schedule_record", "schedule_run_key", "sees_sessions",
-    "settle_exclusive", "states_of", "submission_problem", "submitted", "tally_of", "tasks_of", "token_problem",
+    "settle_exclusive", "states_of", "submission_flaw", "submit_answers", "tally_of", "tasks_of", "token_problem",
     "unfinished_of",
     "unpark", "unpark_again", "unpark_forgotten", "unpark_limited", "unpark_under", "usual_attempts", "uuidv7",
     "verdict", "vouch", "write_schedule",

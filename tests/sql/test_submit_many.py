@@ -29,6 +29,7 @@ BAD: list[tuple[Any, str]] = [
     ({"kind": "k", "idempotency_key": ""}, "idempotency_key is empty"),
     ({"kind": "k", "idempotency_key": "x" * 501}, "idempotency_key is longer than 500 bytes"),
     ({"kind": "k", "strict": "yes"}, "strict is neither true nor false"),
+    ({"kind": "k", "own": "yes"}, "own is neither true nor false"),
     ({"kind": "k", "id": "7"}, "id is not a UUID"),
     ({"kind": "k", "tags": "a"}, "tags is not an array"),
     ({"kind": "k", "tags": ["a", 1]}, "a tag is not a text"),
@@ -83,7 +84,7 @@ def test_one_bad_job_never_fails_its_neighbours(shared: Session, bad: Any, why: 
 
 def test_null_is_the_same_as_missing(shared: Session) -> None:
     names = ["payload", "queue", "priority", "run_at", "run_after", "idempotency_key", "max_attempts", "exclusive_key",
-             "tags", "id", "strict"]  # fmt: skip
+             "tags", "id", "strict", "own"]  # fmt: skip
     (row,) = submit(shared, [{"kind": "k", **dict.fromkeys(names)}])
     assert row.error is None
     job = shared.job(row.id)
@@ -156,7 +157,54 @@ def test_a_used_key_outside_the_queues_and_kinds_is_refused_without_a_word_about
     assert row.id == job_id
 
 
-@pytest.mark.parametrize("wrong", [{"kind": ""}, {"kind": "k", "idempotency_key": "used", "strict": True}])
+@pytest.mark.parametrize("call", ["submit_many", "submit_each"])
+def test_a_key_of_its_own_is_refused_without_a_word_about_the_job_of_another_origin(shared: Session, call: str) -> None:
+    mine: Job = {"kind": "k", "origin": "mine", "own": True}
+    jobs = {
+        "of the application": shared.one("enqueue", kind="secret", idempotency_key="of the application"),
+        "of another": shared.rows(
+            call, jobs=[{"kind": "secret", "idempotency_key": "of another", "origin": "theirs", "own": True}]
+        )[0].id,
+    }
+    for key, job_id in jobs.items():
+        refused, other = shared.rows(call, jobs=[mine | {"idempotency_key": key}, mine])
+        assert (refused.error, refused.id, other.error) == ("LH004", None, None)
+        assert "secret" not in str(refused)
+        assert str(job_id) not in str(refused)
+        (seen,) = shared.rows(call, jobs=[mine | {"idempotency_key": key, "own": False}])
+        assert seen.id == job_id
+    first, again = (shared.rows(call, jobs=[mine | {"idempotency_key": "new"}])[0] for _ in range(2))
+    assert first.id == again.id
+    (old,) = shared.rows(call, jobs=[{"kind": "k", "own": True, "idempotency_key": "of the application"}])
+    assert old.id == jobs["of the application"]
+
+
+def test_of_origins_that_use_a_key_at_once_one_has_the_job_and_the_rest_are_refused(db: Database) -> None:
+    sessions = {origin: db.connect() for origin in "abcd"}
+
+    def race(origin: str) -> list[tuple[Any, Any]]:
+        jobs: list[Job] = [
+            {"kind": "k", "origin": origin, "own": True, "idempotency_key": f"key {n}"} for n in range(50)
+        ]
+        random.Random(origin).shuffle(jobs)
+        rows = [row for some in (jobs[:25], jobs[25:]) for row in sessions[origin].rows("submit_many", jobs=some)]
+        return [(job["idempotency_key"], row.error) for job, row in zip(jobs, rows, strict=True)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pair for answers in pool.map(race, "abcd") for pair in answers]
+    for n in range(50):
+        errors = [error for key, error in found if key == f"key {n}"]
+        assert sorted(errors, key=str) == ["LH004"] * 3 + [None]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": ""},
+        {"kind": "k", "idempotency_key": "used", "strict": True},
+        {"kind": "k", "idempotency_key": "used", "origin": "mine", "own": True},
+    ],
+)
 def test_all_or_none_records_nothing_when_one_is_wrong(shared: Session, wrong: Job) -> None:
     shared.one("enqueue", kind="first", idempotency_key="used")
     with pytest.raises(psycopg.DatabaseError) as caught:
@@ -219,7 +267,7 @@ def test_concurrent_batches_that_share_keys_never_deadlock_and_agree_on_the_ids(
 def test_crossing_batches_catch_the_naive_version_that_inserts_in_the_order_sent(
     db: Database, session: Session
 ) -> None:
-    session.mutate("submit_rows", "order by i.idempotency_key, ids[i.ord], i.ord", "order by i.ord")
+    session.mutate("submit_intents", "order by i.idempotency_key, ids[i.ord], i.ord", "order by i.ord")
     with pytest.raises(psycopg.errors.DeadlockDetected):
         cross(db, session, times=20)
 

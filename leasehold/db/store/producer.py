@@ -39,9 +39,9 @@ _TEXTS = {
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
     " run_at, created_at, updated_at, finished_at, error_class from {}.status_v2(%s)",
     "submit_many": "select error, detail, id, kind, queue"
-    " from {}.submit_many_v1(%s::jsonb, %s, %s::text[], %s::text[], %s) order by ord",
+    " from {}.submit_many_v2(%s::jsonb, %s, %s::text[], %s::text[], %s) order by ord",
     "submit_each": "select error, detail, id, kind, queue"
-    " from {}.submit_each_v1(%s::jsonb, %s::text[], %s::text[], %s) order by ord",
+    " from {}.submit_each_v2(%s::jsonb, %s::text[], %s::text[], %s) order by ord",
     "accept_each": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"
     " updated_at, finished_at from {}.accept_each_v1(%s::uuid[], %s)",
     "accept_many": "select id, kind, queue, state, status, reason, progress, progress_note, run_at, created_at,"

@@ -4,17 +4,17 @@
 -- Errors: LH003 invalid_argument; what is no row's fault (is_passing) is raised.
 
 -- One job.
-create or replace function submit_one(job jsonb, queues text[], kinds text[], durable boolean) returns table (
+create or replace function submit_alone(job jsonb, queues text[], kinds text[], durable boolean) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
   progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
   finished_at timestamptz
 ) language plpgsql
 as $$
 begin
-  return query select * from submit_rows(jsonb_build_array(job), false, queues, kinds, durable);
+  return query select * from submit_intents(jsonb_build_array(job), false, queues, kinds, durable);
 end $$;
 
-create or replace function submit_each_v1(
+create or replace function submit_each_v2(
   jobs jsonb, queues text[] default null, kinds text[] default null, durable boolean default true
 ) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
@@ -35,7 +35,7 @@ begin
   if jsonb_typeof(jobs) is distinct from 'array' then
     perform refuse('LH003', 'invalid_argument', 'jobs is not a JSON array', 'send an array of objects');
   end if;
-  for e in select t.job, t.ord::integer from jsonb_array_elements(submit_each_v1.jobs) with ordinality t(job, ord) order by t.ord loop
+  for e in select t.job, t.ord::integer from jsonb_array_elements(submit_each_v2.jobs) with ordinality t(job, ord) order by t.ord loop
     key := case jsonb_typeof(e.job) when 'object' then e.job ->> 'idempotency_key' end;
     begin
       if key = any(busy) then
@@ -44,7 +44,7 @@ begin
       return query
         select e.ord, s.error, s.detail, s.id, s.kind, s.queue, s.state, s.status, s.reason, s.progress, s.progress_note,
           s.run_at, s.created_at, s.updated_at, s.finished_at
-        from submit_one(e.job, submit_each_v1.queues, submit_each_v1.kinds, submit_each_v1.durable) s;
+        from submit_alone(e.job, submit_each_v2.queues, submit_each_v2.kinds, submit_each_v2.durable) s;
     exception when others then
       if sqlstate = '55P03' then
         busy := array_append(busy, key);
@@ -63,6 +63,17 @@ begin
   end loop;
 end $$;
 
+-- The same, for programs of releases before `own`.
+create or replace function submit_each_v1(
+  jobs jsonb, queues text[] default null, kinds text[] default null, durable boolean default true
+) returns table (
+  ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
+  progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
+  finished_at timestamptz
+) language sql
+security definer set search_path from current
+as $$ select * from submit_each_v2(jobs, queues, kinds, durable) $$;
+
 create or replace function submit_each(
   jobs jsonb, queues text[] default null, kinds text[] default null, durable boolean default true
 ) returns table (
@@ -71,7 +82,7 @@ create or replace function submit_each(
   finished_at timestamptz
 ) language sql
 security definer set search_path from current
-as $$ select * from submit_each_v1(jobs, queues, kinds, durable) $$;
+as $$ select * from submit_each_v2(jobs, queues, kinds, durable) $$;
 
 -- Accept one job unless its row is locked or raises. Whether it is accepted, now or before.
 create or replace function accept_one(id uuid, notify boolean) returns boolean language plpgsql

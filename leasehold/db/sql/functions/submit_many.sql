@@ -6,6 +6,7 @@
 -- The detail of a job that is on record without an error names what its first intent had otherwise: payload, queue, …
 -- An element may have `origin`, the namespace of the token that it came with: such jobs are its namespace's own.
 -- An element may have `queues`, an array: the only queues that its job may wait in, also if its kind declares the queue.
+-- An element may have `own`, true: its key may be that of its origin's own job only, because its caller sees no others.
 -- Errors: LH003 invalid_argument, LH004 idempotency_conflict, LH008 queue_not_allowed; as codes of single jobs also 40001 (pruned meanwhile:
 -- repeat it).
 
@@ -23,7 +24,7 @@ begin
 end $$;
 
 -- The first thing wrong with one element of the array, in words, or null. Missing and null are the same.
-create or replace function submission_problem(job jsonb) returns text language plpgsql stable
+create or replace function submission_flaw(job jsonb) returns text language plpgsql stable
 as $$
 declare
   unknown jsonb;
@@ -35,7 +36,7 @@ begin
     return 'it is not a JSON object';
   end if;
   unknown := job - array['kind', 'payload', 'queue', 'priority', 'run_at', 'run_after', 'idempotency_key', 'max_attempts',
-    'exclusive_key', 'tags', 'id', 'strict', 'queues', 'origin'];
+    'exclusive_key', 'tags', 'id', 'strict', 'queues', 'origin', 'own'];
   if unknown <> '{}' then
     return format('unknown field %L', (select left(k, 100) from jsonb_object_keys(unknown) k limit 1));
   end if;
@@ -55,6 +56,7 @@ begin
     when job ->> 'priority' !~ '^-?[0-9]{1,5}$' then 'priority ' || left(job ->> 'priority', 40) || ' is not between -32767 and 32767'
     when job ->> 'max_attempts' !~ '^[0-9]{1,5}$' then 'max_attempts ' || left(job ->> 'max_attempts', 40) || ' is not between 1 and 32767'
     when job ->> 'strict' not in ('true', 'false') then 'strict is neither true nor false'
+    when job ->> 'own' not in ('true', 'false') then 'own is neither true nor false'
     when job ->> 'id' !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then 'id is not a UUID'
     when not is_moment(job ->> 'run_at') then 'run_at ' || left(job ->> 'run_at', 40) || ' is not a time such as 2030-01-31T12:00:00Z'
     when job ->> 'run_after' !~ '^[0-9]{1,17} microseconds$' then 'run_after is not a number of microseconds such as ''1000 microseconds'''
@@ -90,7 +92,7 @@ end $$;
 
 -- What became of each intent, or what is wrong with it. A statement of its own after the insert, so that rows which
 -- concurrent inserters have just committed are seen. `places`: of each good intent, its place in what was sent.
-create or replace function submitted(
+create or replace function submit_answers(
   intents jsonb, ids uuid[], places integer[], problems text[], queues text[], kinds text[]
 ) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
@@ -118,7 +120,11 @@ as $$
     where j.id <> ids[i.ord]) d on true
   left join lateral (
     select 'LH004' as error, 'the idempotency key belongs to a job outside these queues and kinds' as detail
-    where j.queue <> all(submitted.queues) or j.kind <> all(submitted.kinds)
+    where j.queue <> all(submit_answers.queues) or j.kind <> all(submit_answers.kinds)
+    union all
+    select 'LH004', 'the idempotency key belongs to a job of another origin'
+    where j.id <> ids[i.ord] and (intents -> (i.ord - 1)::integer ->> 'own')::boolean
+      and j.origin is distinct from intents -> (i.ord - 1)::integer ->> 'origin'
     union all
     select 'LH004', format('idempotency key %L belongs to job %s with another %s', i.idempotency_key, j.id, d.differs)
     where d.differs is not null and (intents -> (i.ord - 1)::integer ->> 'strict')::boolean
@@ -134,7 +140,7 @@ $$;
 -- `queues` and `kinds`: a used key whose job is of none of these is refused without a word about that job.
 -- Not durable: the commit does not wait for the disk, for whoever promises nothing before accept_many, whose commit
 -- puts everything before it on the disk as well. A crash of the database in between loses what nobody was told of.
-create or replace function submit_rows(
+create or replace function submit_intents(
   jobs jsonb, all_or_none boolean, queues text[], kinds text[], durable boolean
 ) returns table (
   ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
@@ -144,7 +150,7 @@ create or replace function submit_rows(
 as $$
 #variable_conflict use_column
 declare
-  intents jsonb := submit_rows.jobs;
+  intents jsonb := submit_intents.jobs;
   problems text[];
   places integer[];
   ids uuid[];
@@ -159,7 +165,7 @@ begin
     perform set_config('synchronous_commit', 'off', true);
   end if;
   problems := array(
-    select submission_problem(e.job) from jsonb_array_elements(intents) with ordinality e(job, ord) order by e.ord);
+    select submission_flaw(e.job) from jsonb_array_elements(intents) with ordinality e(job, ord) order by e.ord);
   places := array(
     select p.ord::integer from unnest(problems) with ordinality p(problem, ord) where p.problem is null order by p.ord);
   if cardinality(places) < cardinality(problems) then
@@ -181,7 +187,7 @@ begin
   on conflict do nothing;
   if all_or_none then
     select * into wrong
-    from submitted(intents, ids, places, problems, submit_rows.queues, submit_rows.kinds) s
+    from submit_answers(intents, ids, places, problems, submit_intents.queues, submit_intents.kinds) s
     where s.error is not null order by s.ord limit 1;
     if found and wrong.error = '40001' then
       raise serialization_failure using message = 'job_pruned', hint = 'repeat the call';
@@ -194,12 +200,12 @@ begin
     end if;
   end if;
   return query
-    select * from submitted(intents, ids, places, problems, submit_rows.queues, submit_rows.kinds) s order by s.ord;
+    select * from submit_answers(intents, ids, places, problems, submit_intents.queues, submit_intents.kinds) s order by s.ord;
 end $$;
 
 -- Waits a quarter of a second for keys that open transactions use; then nothing is recorded and submit_each is to be called.
 -- Errors besides: 55P03 lock_not_available.
-create or replace function submit_many_v1(
+create or replace function submit_many_v2(
   jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
   durable boolean default true
 ) returns table (
@@ -212,8 +218,20 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 set lock_timeout = '250ms'
 as $$
 begin
-  return query select * from submit_rows(jobs, all_or_none, queues, kinds, durable);
+  return query select * from submit_intents(jobs, all_or_none, queues, kinds, durable);
 end $$;
+
+-- The same, for programs of releases before `own`.
+create or replace function submit_many_v1(
+  jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
+  durable boolean default true
+) returns table (
+  ord integer, error text, detail text, id uuid, kind text, queue text, state job_state, status text, reason text,
+  progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
+  finished_at timestamptz
+) language sql
+security definer set search_path from current
+as $$ select * from submit_many_v2(jobs, all_or_none, queues, kinds, durable) $$;
 
 create or replace function submit_many(
   jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
@@ -224,7 +242,7 @@ create or replace function submit_many(
   finished_at timestamptz
 ) language sql
 security definer set search_path from current
-as $$ select * from submit_many_v1(jobs, all_or_none, queues, kinds, durable) $$;
+as $$ select * from submit_many_v2(jobs, all_or_none, queues, kinds, durable) $$;
 
 -- Gives what each job is now, in the order of the ids; accepting again changes nothing. An unknown id has no row.
 create or replace function accept_many_v1(ids uuid[], notify boolean default true) returns table (
