@@ -1,5 +1,6 @@
 """Who gets in, and what is refused: to other sites, to other names, to those who may only look."""
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -165,6 +166,35 @@ def test_a_browser_keeps_the_conditions_of_a_few_searches_only(site: Site, world
         assert "data-row" in http.get(places[-1]).text
         assert 'value="n=25"' in http.get(places[25]).text
         assert "kept in the browser that searched" in http.get(places[24]).text
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("?state=ded", "state 'ded' unknown; known: queued, running, retry, dead, success, created"),
+        ("?state=ded&queue=typo", "state 'ded' unknown"),
+        ("?foo=bar&queue=typo", "filter 'foo' unknown; known: state, kind, queue"),
+        ("?q=queue:typo+state:ded", "state 'ded' unknown"),
+        ("?q=foo:bar+queue:typo", "filter 'foo' unknown"),
+        ("?payload=0123abcd&queue=typo", "kept in the browser that searched"),
+    ],
+)
+def test_a_filter_that_is_not_understood_lists_nothing_and_offers_no_change(
+    site: Site, world: World, place: str, words: str
+) -> None:
+    job = world.enqueue("TYPO", queue="typo")
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60, follow_redirects=True) as http:
+        fine = http.get("/jobs?queue=typo").text
+        assert str(job) in fine
+        assert "data-matching" in fine
+        shown = html.unescape(http.get(f"/jobs{place}").text)
+        assert words in shown
+        assert "data-row" not in shown
+        assert "data-matching" not in shown
+        for wrong in ({"state": "ded"}, {"foo": "bar"}):
+            for action in ("cancel", "retry"):
+                body = {"filter": {"queue": "typo"} | wrong, "dryRun": True}
+                assert http.post(f"/jobs/matching/{action}", json=body, headers=ours(site)).status_code == 422
 
 
 @pytest.mark.parametrize(

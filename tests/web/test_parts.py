@@ -69,6 +69,8 @@ def test_numbers_keep_their_own_text() -> None:
         ('queue:mail tag:"two words" state:dead', {"queue": "mail", "tag": "two words", "state": "dead"}),
         ("error:a.B&x=1", {"error": "a.B&x=1"}),
         ("payload:to.city=Rome k", {"payload": "to.city=Rome", "kind": "k"}),
+        ('kind:mail:send key:order:17 "a:b"', {"kind": "a:b", "key": "order:17"}),
+        ("payloads:to.iban=DE4711 queue:mail", {"payloads": "", "queue": "mail"}),
     ],
 )
 def test_a_search_leads_to(text: str, place: str | dict[str, str]) -> None:

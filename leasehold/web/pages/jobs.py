@@ -57,7 +57,9 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _LONGEST_TRAIL: Final = 20
 _DEEPEST: Final = 20
-_WORD: Final = re.compile(r'(?:(kind|queue|tag|error|key|state|after|before|payload):)?(?:"([^"]*)"|(\S+))')
+_WORD: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
+_PLACES: Final = frozenset({"state", "cursor", "trail"})
+"""What a URL has besides the filters."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 
 
@@ -73,6 +75,8 @@ class Wanted:
     """Where the pages before this one began."""
     kept: str | None = None
     """What names the browser's cookie with the payload's condition."""
+    unknown: str | None = None
+    """A state or a filter that there is not, in words."""
 
     def query(self, **changes: Any) -> str:
         """A URL's query: as this one, but for the changes; a change of state or filter begins at the first page."""
@@ -82,6 +86,8 @@ class Wanted:
 
     def fields(self) -> dict[str, Any]:
         """The filter as the database has it, or a Problem that names the wrong field."""
+        if self.unknown is not None:
+            raise invalid(("", self.unknown))
         found = chosen(JobFilter, self.given)
         return found | ({"state": self.state} if self.state else {})
 
@@ -114,7 +120,21 @@ def wanted_of(params: QueryParams, jar: Mapping[str, str] | None = None) -> Want
         cursor=params.get("cursor") or None,
         trail=trail,
         kept=kept,
+        unknown=_unknown(params),
     )
+
+
+def _unknown(params: QueryParams) -> str | None:
+    """What is wrong with a query that names a state or a filter that there is not: to leave it out would show more jobs
+    than were asked for, and change them.
+    """
+    if (state := params.get("state", "")) and state not in STATES:
+        return f"state {state[:40]!r} unknown; known: {', '.join(STATES)}"
+    for name in params:
+        if name not in FIELDS and name not in _PLACES:
+            known = ", ".join(("state", *FIELDS))
+            return f"filter {name[:40]!r} unknown; known: {known}. A kind with a colon is found by kind:{name[:40]}:…"
+    return None
 
 
 async def show(visit: Visit) -> Response:
@@ -178,11 +198,15 @@ def _led(request: Request, asked: Mapping[str, str]) -> Response:
 
 
 def searched(text: str) -> str | dict[str, str]:
-    """Where a search leads: to a job by its id, else to a filter. Words without a field are a kind."""
+    """Where a search leads: to a job by its id, else to a filter. Words without a field are a kind.
+
+    Of a field that there is not only the name is kept, for the page to refuse: its value might be that of a payload.
+    """
     text = text.strip()
     if _UUID.fullmatch(text):
         return f"/jobs/{text.lower()}"
-    return {name or "kind": quoted or plain for name, quoted, plain in _WORD.findall(text[:2000])}
+    words = [(name or "kind", quoted or plain) for name, quoted, plain in _WORD.findall(text[:2000])]
+    return {name: value if name in FIELDS or name == "state" else "" for name, value in words}
 
 
 def _read(value: str | None) -> str | None:
