@@ -18,7 +18,7 @@ from leasehold.errors import NotPermitted
 
 @pytest.fixture
 def unused() -> App:
-    return App("postgresql://nowhere.invalid/x")  # nothing here speaks to it
+    return App("postgresql://unknown.invalid/x")  # nothing here speaks to it
 
 
 @pytest.fixture
@@ -201,11 +201,11 @@ def test_not_permitted_names_the_roles_that_may(unused: App) -> None:
     class Refused(Exception):
         sqlstate = "42501"
 
-    def told(message: str) -> str:
+    def said_of(message: str) -> str:
         meaning = translate(Refused(message))
         assert isinstance(meaning, NotPermitted)
         return meaning.hint or ""
 
-    hint = told("keine Berechtigung für Funktion retry_v1")
+    hint = said_of("keine Berechtigung für Funktion retry_v1")
     assert hint == "only leasehold_operator and leasehold_api may call retry: grant one of them to the login"
-    assert "leasehold_producer" in told("permission denied for schema leasehold")
+    assert "leasehold_producer" in said_of("permission denied for schema leasehold")

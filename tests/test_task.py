@@ -20,7 +20,7 @@ def nothing() -> None: ...
 
 @pytest.fixture
 def app() -> App:
-    return App("postgresql://nowhere.invalid/x")  # nothing here speaks to it
+    return App("postgresql://unknown.invalid/x")  # nothing here speaks to it
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class Fleetlet:
         self._numbers = itertools.count(1)
 
     def close(self) -> None:
-        """End the worker; what it had is anybody's."""
+        """End the worker; any other may take what it had."""
         world = self._world
         world.let_go(self._queue)
         if self._worker.alive:

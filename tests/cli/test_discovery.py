@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (root / "mail/settings.py").write_text("raise RuntimeError('this was not asked for')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("LEASEHOLD_DSN", "postgresql://nowhere.invalid/x")
+    monkeypatch.setenv("LEASEHOLD_DSN", "postgresql://unknown.invalid/x")
     return name
 
 

@@ -46,8 +46,8 @@ def test_the_first_program_of_the_readme_works_as_it_stands(dsn: str, tmp_path: 
         assert said.split(maxsplit=1)[1].strip() == "{'delivered': 'a@b.c'}"
     finally:
         worker.terminate()
-        told, _ = worker.communicate(timeout=60)
-    assert worker.returncode == 0, told
+        said, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
     with psycopg.connect(dsn) as connection:
         assert connection.execute("select queue, state from leasehold.jobs").fetchall() == [("mail", "success")]
 

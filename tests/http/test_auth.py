@@ -23,7 +23,7 @@ from tests.timing import bound
 @cache
 def operations() -> list[tuple[str, str, frozenset[str]]]:
     """Every route with the scopes that it needs, any of them, as its own description has it."""
-    document = api(App(dsn="postgresql://nowhere.invalid/x")).openapi()
+    document = api(App(dsn="postgresql://unknown.invalid/x")).openapi()
     return [
         (method.upper(), path, frozenset(scope for choice in operation["security"] for scope in choice["bearer"]))
         for path, methods in document["paths"].items()

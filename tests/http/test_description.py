@@ -7,7 +7,7 @@ import pytest
 
 from leasehold import App, api
 
-DOCUMENT = api(App(dsn="postgresql://nowhere.invalid/x")).openapi()
+DOCUMENT = api(App(dsn="postgresql://unknown.invalid/x")).openapi()
 ANSWERS = [
     (f"{method} {path} {status}", answer["content"]["application/json"])
     for path, methods in DOCUMENT["paths"].items()

@@ -27,7 +27,7 @@ def served(home_dsn: str) -> Iterator[Served]:
 
 
 def test_every_answer_has_the_requests_id(served: Served, http: httpx.Client) -> None:
-    for method, path in (("POST", "/jobs"), ("GET", "/healthz"), ("GET", "/nowhere"), ("DELETE", "/jobs/x")):
+    for method, path in (("POST", "/jobs"), ("GET", "/healthz"), ("GET", "/unknown"), ("DELETE", "/jobs/x")):
         body = intent() if method == "POST" else None
         mine = http.request(method, path, headers={"x-request-id": "shop-17.a_b"}, json=body)
         assert mine.headers["x-request-id"] == "shop-17.a_b"

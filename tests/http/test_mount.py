@@ -172,7 +172,7 @@ def test_without_fastapi_the_error_says_what_to_install(monkeypatch: pytest.Monk
         if name == "leasehold.http.app" or name.partition(".")[0] == "fastapi":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    with App(dsn="postgresql://nowhere.invalid/x") as app, pytest.raises(ConfigError, match="pip install"):
+    with App(dsn="postgresql://unknown.invalid/x") as app, pytest.raises(ConfigError, match="pip install"):
         leasehold.api(app)
 
 
