@@ -86,7 +86,7 @@ def test_a_killed_workers_jobs_move_over_and_none_is_lost(dsn, tmp_path, bare, m
 
         with psycopg.connect(dsn, autocommit=True) as connection:  # some that last for seconds
             slow = """leasehold.enqueue('IMPORT_FILE', '{"name": "a.csv"}', 'imports')"""
-            connection.execute(f"select {slow} from generate_series(1, 12)")
+            connection.execute(f"select {slow} from generate_series(1, 40)")
         before = show.until(lambda s: max((w.running for w in s.workers), default=0) >= 4, "they are running")
         killed = bare("demo", "kill", "--json").json
         assert killed["pid"] in {worker.pid for worker in before.workers}
