@@ -93,7 +93,7 @@ def test_a_task_that_does_not_end_is_left_behind_five_seconds_after_the_grace_pe
 def test_a_task_that_ignores_its_timeout_loses_its_slot_with_a_warning(dsn: str, stubborn: Path, sql: Sql) -> None:
     with worker(dsn, stubborn, "--slots", "1") as running:
         ready(sql, 1)
-        enqueue(sql, "overdue")
+        sql.execute("select enqueue('overdue', max_attempts => 1)")  # the worker may not have declared its tasks yet
         until(lambda: states(sql) == {"dead": 1}, within=60)
         enqueue(sql, "nap")
         until(lambda: states(sql) == {"dead": 1, "running": 1}, within=60)
