@@ -141,7 +141,13 @@ class DatabaseUnavailable(LeaseholdError):
     exit_code = 3
 
     sent = True
-    """False: nothing has happened, for the call was certainly never sent."""
+    """False: nothing has happened, for the call was certainly never sent, or was undone."""
+
+    ids: tuple[str, ...] = ()
+    """Of a call that records jobs: their ids. If `sent`, whether they are recorded is unknown: `app.job(id)` looks."""
+
+    keys: tuple[str, ...] = ()
+    """Of a call that records jobs: their idempotency keys. The call may be repeated with them."""
 
 
 class DatabaseReadOnly(DatabaseUnavailable):

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from leasehold.intent import Intent
+
 T = TypeVar("T")
 
 Row = Sequence[Any]
@@ -27,6 +29,22 @@ class Call(Generic[T]):
 
     divisible: bool = False
     """It is for many, and one of them may be at fault: when it is refused, its caller sends them one by one."""
+
+    intents: Sequence[Intent] = ()
+    """What it records, if it records jobs with ids of ours; an error of it names them."""
+
+    ids: Sequence[str] = ()
+    """The ids that it offers for them."""
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key of the one job that it records."""
+        return self.intents[0].idempotency_key if len(self.intents) == 1 else None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The idempotency keys of the jobs that it records."""
+        return tuple(intent.idempotency_key for intent in self.intents if intent.idempotency_key is not None)
 
 
 class Series(Generic[T]):
@@ -56,6 +74,19 @@ class Series(Generic[T]):
     def alone(self) -> bool:
         """Whether the first call, which was made, is known to be the only one: it needs no transaction around it."""
         return len(self._made) == 1 and self._ended()
+
+    key: str | None = None
+    """Of many jobs none is the one."""
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids that were offered for its jobs."""
+        return [job_id for call in self._made for job_id in call.ids]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The idempotency keys of its jobs."""
+        return tuple(key for call in self._made for key in call.keys)
 
     @property
     def repeatable(self) -> bool:

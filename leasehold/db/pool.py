@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from leasehold.db.busykeys import BusyKeys
 from leasehold.db.call import Call, Series
 from leasehold.db.cut import CutOff, ThreadCutOff
 from leasehold.db.dial import Dialer
@@ -22,7 +23,7 @@ from leasehold.db.outage import Outage
 from leasehold.db.series import asend, send
 from leasehold.db.sqlstates import trouble_of
 from leasehold.db.store import Store
-from leasehold.db.tries import Tries
+from leasehold.db.tries import Tries, nothing_sent
 from leasehold.errors import DatabaseUnavailable
 from leasehold.ids import IdMaker
 
@@ -96,6 +97,7 @@ class Database:
         self.outage = Outage()
         """Calls that are sent again are in the log, when the first is and when one was answered."""
         self.hints = Hinter(self.dsn, self.store, prepare=self._prepare)
+        self._busy = BusyKeys()
         self._idle: Idle[psycopg.Connection] = Idle()
         self._seats = threading.Semaphore(_MOST_CONNECTIONS)
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
@@ -139,7 +141,11 @@ class Database:
         while True:
             cut = None
             try:
-                with self._connection(tries.deadline) as connection, tries.of_thread(connection) as cut:
+                with (
+                    self._connection(tries.deadline) as connection,
+                    self._busy.turn(what.key),
+                    tries.of_thread(connection) as cut,
+                ):
                     answer = execute(connection)
                     settle(connection)
                     self.outage.over(_PART)
@@ -147,7 +153,11 @@ class Database:
             except psycopg.Error as error:
                 self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
-                self.outage.met(_PART, trouble_of(error))
+                if not tries.locked:
+                    self.outage.met(_PART, trouble_of(error))
+            except DatabaseUnavailable as error:
+                tries.name(error)
+                raise
             time.sleep(pause)
 
     async def _apersist(
@@ -164,7 +174,7 @@ class Database:
                 loop = self._loop()
                 held = await self._atake(loop, tries.deadline)
                 try:
-                    with tries.of_coroutine(held.connection) as cut:
+                    with self._busy.turn(what.key), tries.of_coroutine(held.connection) as cut:
                         answer = await execute(held.connection)
                         await asettle(held.connection)
                         self.outage.over(_PART)
@@ -179,22 +189,25 @@ class Database:
             except psycopg.Error as error:
                 self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)
-                self.outage.met(_PART, trouble_of(error))
+                if not tries.locked:
+                    self.outage.met(_PART, trouble_of(error))
             except DatabaseUnavailable as error:
-                error.sent = tries.unknown
+                tries.name(error)
                 raise
             await asyncio.sleep(pause)
 
     def new_ids(self, count: int) -> list[str]:
         """Ids for new jobs, in the order of the database's clock."""
         if not self.ids.follows:
-            self.run(self.store.clock())  # the connection it makes learns the clock
+            with nothing_sent():
+                self.run(self.store.clock())  # the connection it makes learns the clock
         return self.ids.make(count)
 
     async def anew_ids(self, count: int) -> list[str]:
         """Ids for new jobs, in the order of the database's clock."""
         if not self.ids.follows:
-            await self.arun(self.store.clock())
+            with nothing_sent():
+                await self.arun(self.store.clock())
         return self.ids.make(count)
 
     def close(self) -> None:
@@ -212,7 +225,7 @@ class Database:
     @contextmanager
     def _connection(self, deadline: float) -> Iterator[psycopg.Connection]:
         if not self._seats.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._busy("threads")
+            raise self._all_busy("threads")
         try:
             held = self._idle.take() or self._connect(deadline)
             held.connection.prepare_threshold = self._dialer.prepare_after
@@ -232,7 +245,7 @@ class Database:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await loop.seats.acquire()
             except TimeoutError:
-                raise self._busy("coroutines") from None
+                raise self._all_busy("coroutines") from None
         try:
             held = loop.idle.take() or await self._aconnect(deadline)
         except BaseException:
@@ -311,7 +324,7 @@ class Database:
         if self._closed:
             raise DatabaseUnavailable("the connections were closed meanwhile", hint="was the app closed while in use?")
 
-    def _busy(self, whose: str) -> DatabaseUnavailable:
+    def _all_busy(self, whose: str) -> DatabaseUnavailable:
         return DatabaseUnavailable(
             f"all {_MOST_CONNECTIONS} connections for {whose} were in use for {self.wait:g} s",
             hint="is the database slow, or are calls made by very many at once?",

@@ -28,12 +28,22 @@ select {}.enqueue_v1(kind => cast(%s as text), payload => cast(cast(%s as text) 
   notify => cast(%s as boolean))
 """
 
+# On our own connections only: a caller's transaction has its own lock_timeout. Until the end of the transaction, which
+# is this statement: a key that another transaction is using is waited for by repeating the call, see busykeys.py.
+_BRIEFLY = " from pg_catalog.set_config('lock_timeout', '250ms', true)"
+
+_ENQUEUE_MANY = (
+    "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
+    "cast(cast(%s as text) as jsonb), cast(%s as boolean)) e), ',')"
+)
+
 _TEXTS = {
     "enqueue": _ENQUEUE,
+    "enqueue_briefly": _ENQUEUE + _BRIEFLY,
     "enqueue_plain": _ENQUEUE_PLAIN,
     # One text instead of a row for each id: most are never looked at.
-    "enqueue_many": "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
-    "cast(cast(%s as text) as jsonb), cast(%s as boolean)) e), ',')",
+    "enqueue_many": _ENQUEUE_MANY,
+    "enqueue_many_briefly": _ENQUEUE_MANY + _BRIEFLY,
     # The ids are ours: only whether it worked is of interest.
     "enqueue_batch": "select count(*) from {}.enqueue_batch_v1(%s::jsonb, %s::jsonb, %s::uuid[], %s)",
     "status": "select id, kind, queue, state, status, result::text, reason, reason_detail, progress, progress_note,"
@@ -137,22 +147,34 @@ class ProducerCalls(Calls):
         id: str | None = None,  # noqa: A002 (the SQL argument's name)
         notify: bool = True,
     ) -> Call[UUID]:
-        """Record one intent. With an id of ours the call may be repeated until it is answered."""
+        """Record one intent. With an id of ours, for our own connections: it may be repeated until it is answered."""
+        args: tuple[object, ...]
         if intent.is_plain:
             args = (intent.kind, intent.payload, intent.queue, intent.priority, intent.max_attempts, id, notify)
-            return Call(self._sql["enqueue_plain"], args, uuid, repeatable=id is not None)
-        return Call(self._sql["enqueue"], (*intent.columns(), id, notify), uuid, repeatable=id is not None)
+            sql = self._sql["enqueue_plain"]
+        else:
+            args = (*intent.columns(), id, notify)
+            sql = self._sql["enqueue" if id is None or intent.idempotency_key is None else "enqueue_briefly"]
+        if id is None:
+            return Call(sql, args, uuid)
+        return Call(sql, args, uuid, repeatable=True, intents=(intent,), ids=(id,))
 
     def enqueue_many(
         self, intents: Sequence[Intent], ids: Sequence[str] | None = None, *, notify: bool = True
     ) -> Call[list[str]]:
-        """Record many, all or none."""
+        """Record many, all or none. With ids of ours, for our own connections."""
         if ids is not None and _differ_in_payload_only(intents):
             payloads = f"[{','.join([intent.payload for intent in intents])}]"
             shared = (intents[0].head + "}", payloads, "{" + ",".join(ids) + "}", notify)
-            return Call(self._sql["enqueue_batch"], shared, lambda _: list(ids), repeatable=True)
+            return Call(
+                self._sql["enqueue_batch"], shared, lambda _: list(ids), repeatable=True, intents=intents, ids=ids
+            )
         args = (Intent.array(intents, ids), notify)
-        return Call(self._sql["enqueue_many"], args, _listed_ids, repeatable=ids is not None)
+        if ids is None:
+            return Call(self._sql["enqueue_many"], args, _listed_ids)
+        keyed = any(intent.idempotency_key is not None for intent in intents)
+        sql = self._sql["enqueue_many_briefly" if keyed else "enqueue_many"]
+        return Call(sql, args, _listed_ids, repeatable=True, intents=intents, ids=ids)
 
     def submit_many(
         self,
