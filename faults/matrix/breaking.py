@@ -49,16 +49,17 @@ BEGINS: Final = 1.0
 """Seconds after which a loop is broken."""
 
 
-def error_of(name: str) -> BaseException:
+def error_of(name: str, point: str = "") -> BaseException:
     """An exception of this name, or what a call on one of our connections raises for this SQLSTATE."""
+    words = f"{name} on purpose {point}".strip()  # each cell has its own: what is said once, is said of each
     if name in ERRORS:
-        return ERRORS[name](f"{name} on purpose")
+        return ERRORS[name](words)
     try:
         kind = psycopg.errors.lookup(name)
     except KeyError:
         kind = type("Unusual", (psycopg.DatabaseError,), {"sqlstate": name})
     trouble = trouble_of(kind())
-    trouble.args = (f"{name} on purpose",)  # an error that did not come over a connection has no message
+    trouble.args = (words,)  # an error that did not come over a connection has no message
     return trouble
 
 
@@ -114,7 +115,7 @@ def watch(file: Path) -> Callable[[str], None]:
                 return
             seen.add(number)
         Path(f"{file}.{number}").touch()
-        raise error_of(error)
+        raise error_of(error, point)
 
     return reach
 

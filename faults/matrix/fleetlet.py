@@ -21,6 +21,8 @@ LISTS: Final = (
 """Commands that only look."""
 
 SOON: Final = 60.0
+EARLY: Final = 5.0
+"""Seconds for a start that a setting may stop, when the log has named it."""
 
 _migrating = threading.Lock()
 """Two migrations at once wait for each other: that is not what is tried here."""
@@ -41,6 +43,7 @@ class Fleetlet:
             role, self._dsn, "--queues", f"{role},default", app=APP, **world.env
         )
         self._numbers = itertools.count(1)
+        self._stuck = ""
 
     def close(self) -> None:
         """End the worker; any other may take what it had."""
@@ -65,7 +68,7 @@ class Fleetlet:
         found = {}
         for column, act in acts.items():
             try:
-                why = act() if column in ("start", "lists", "migrate") or self._worker.alive else "the worker has ended"
+                why = act() if column in ("start", "lists", "migrate") or not self._away() else self._away()
             except (psycopg.Error, TimeoutError, subprocess.TimeoutExpired) as error:
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             found[column] = why and self._unless_named(why)
@@ -90,12 +93,19 @@ class Fleetlet:
         self._worker.start()
         world, pid = self._world, self._worker.pid
         query = "select exists (select from workers where pid = %s and kinds @> array['hold'])"
-        deadline = time.monotonic() + SOON
+        deadline, early = time.monotonic() + SOON, time.monotonic() + EARLY
         while not world.value(query, pid):
-            if not self._worker.alive or time.monotonic() > deadline:
-                return f"the worker does not start ({self._worker.returncode}): {self._worker.said()[-300:]}"
+            said = self._worker.said()
+            named = time.monotonic() > early and any(name.lower() in said.lower() for name in self._names)
+            if not self._worker.alive or named or time.monotonic() > deadline:
+                self._stuck = f"the worker does not start ({self._worker.returncode}): {said[-300:]}"
+                return self._stuck
             time.sleep(0.03)
         return PASSED
+
+    def _away(self) -> str:
+        """Why nothing can be expected of the worker."""
+        return self._stuck or ("" if self._worker.alive else "the worker has ended")
 
     def _claim(self) -> str:
         code, text = self._command(["enqueue", "quick", "--queue", self._queue, "--anyway", "--dsn", self._dsn])

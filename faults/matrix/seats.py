@@ -226,10 +226,13 @@ def hurt_api(seat: Seat, pack: Sequence[Cell]) -> Found:
         cell: PASSED if reached() else "the place was not reached: nothing was tried" for cell, reached in fired.items()
     }
     seat.heal()
-    if ended := all(cell[1] in ENDING for cell in pack) and _wait(lambda: not seat.member.alive, 1.0):
+    may_end = all(cell[1] in ENDING for cell in pack)
+    well = "the API works again"
+    world.until(lambda: ask(seat) == "" or (may_end and not seat.member.alive), well, within=LONG)
+    if ended := may_end and not seat.member.alive:
         code = seat.member.returncode
         seat.member.start().ready()
-    world.until(lambda: ask(seat) == "", "the API works again", within=LONG)
+        world.until(lambda: ask(seat) == "", well, within=LONG)
     why = "" if seat.member.alive else f"the server ended with {seat.member.returncode}"
     if ended:
         why = why or ("" if code else "the server ended as if all were well")

@@ -59,8 +59,8 @@ HARSH: Final = (
     "tcp_user_timeout=1000", "client_connection_check_interval=100ms",
 )  # fmt: skip
 
-ALONE: Final = ("default_transaction_read_only=on",)
-"""Nothing works with them: they have to be named."""
+ALONE: Final = ("default_transaction_read_only=on", "restrict_nonsystem_relation_kind=view")
+"""With them something cannot work: they have to be named."""
 
 LANES: Final = 3
 """Roles at once."""

@@ -99,7 +99,8 @@ def explain(connection: Connection, step: Step, error: Error, *, schema: str) ->
     if connection.closed:
         return DatabaseUnavailable(
             f"the connection to PostgreSQL broke during {step.title}",
-            hint="run `leasehold migrate` again: a migration happens as a whole or not at all",
+            hint="do it again: it happens as a whole or not at all. If it breaks again, a timeout of the role is short"
+            " (idle_in_transaction_session_timeout, transaction_timeout): `leasehold doctor` names those",
         )
     if isinstance(error, errors.InsufficientPrivilege):
         return _not_permitted(connection, step, error, schema)

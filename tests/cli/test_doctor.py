@@ -182,6 +182,7 @@ def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn
         ("statement_timeout = '2s'", "warn", "cut off and sent again"),
         ("statement_timeout = 300", "fail", "cut off and sent again"),
         ("lock_timeout = '500ms'", "warn", "cut off and sent again"),
+        ("idle_in_transaction_session_timeout = '100ms'", "warn", "cut off and sent again"),
         ("idle_session_timeout = '10s'", "warn", "idle connections are cut"),
         ("enable_indexscan = off", "fail", "claims read whole tables"),
         ("standard_conforming_strings = off", "warn", "backslashes"),

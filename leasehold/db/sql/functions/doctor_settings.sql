@@ -55,7 +55,8 @@ begin
     select s.place, s.name, s.value, setting_ms(s.value) < t.least_ms / 10,
       format('calls that take longer are cut off and sent again; %s s or more leave them room', t.least_ms / 1000)
     from settings_in_force() s
-    join (values ('statement_timeout', 5000), ('transaction_timeout', 5000), ('lock_timeout', 1000)) t(name, least_ms)
+    join (values ('statement_timeout', 5000), ('transaction_timeout', 5000), ('lock_timeout', 1000),
+        ('idle_in_transaction_session_timeout', 1000)) t(name, least_ms)
       on t.name = s.name
     where setting_ms(s.value) > 0 and setting_ms(s.value) < t.least_ms
     union all
