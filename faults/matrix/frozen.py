@@ -47,8 +47,9 @@ WAYS: Final = ("freeze", "mute", "deaf", "slow", "reset", "close", "half-open")
 CUTS: Final = ("reset", "close", "half-open")
 LEASES: Final = (1, 2, 3, 5)
 COLUMNS: Final = [f"{way} for {leases} leases" for way in WAYS for leases in LEASES]
-SMALL: Final = [f"{way} for 1 leases" for way in WAYS]
-"""In CI: each row once, each way at least once, for as short as the matrix knows."""
+SMALL: Final = [f"{way} for 1 leases" for way in ("mute", "freeze", "deaf", "slow", "reset", "close", "half-open")]
+"""In CI: each row once, each way at least once, for as short as the matrix knows. In this order no cell holds up the
+questions of a claimer: a claim that is delivered late, after its repetition, can take a job (README.md)."""
 SEATS: Final = {False: {"worker": 5, "API": 2}, True: {"worker": 7, "API": 3}}
 """How many workers and API servers suffer at once, in the small run and in the full one."""
 PATIENCE: Final = 300.0
