@@ -15,16 +15,16 @@ from faults.scenarios import MATRICES, SCENARIOS
 def run(name: str, *, seed: int, full: bool, folder: Path) -> Verdict:
     """One scenario in a folder of its own. Raises Skip where it cannot run."""
     scenario = importlib.import_module(SCENARIOS[name])
-    with Run(name, seed=seed, full=full, folder=folder, lease=_lease(name, full=full)) as made:
+    with Run(name, seed=seed, full=full, folder=folder, lease=_lease(name)) as made:
         getattr(scenario, name)(made)
         return made.verdict()
 
 
-def _lease(name: str, *, full: bool) -> float:
+def _lease(name: str) -> float:
     """Seconds. In a matrix no lease may be lost because the machine is busy."""
     if name == "loops":  # workers die, and another of the same host gives back what they held before its lease ends
         return 60.0
-    if name == "frozen" and full:  # a keeper has a quarter of a lease to connect again, while ten others do the same
+    if name == "frozen":  # a keeper has a quarter of a lease to connect again, while ten others do the same
         return 6.0
     return 4.0 if name in MATRICES else 2.0
 
