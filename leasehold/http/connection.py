@@ -80,7 +80,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """It has sent something."""
-        if self.lingering:
+        if self._is_deaf:
             self._discarded += len(data)
             if self._discarded > _MOST_DISCARDED:
                 self.transport.abort()
@@ -103,6 +103,11 @@ class PatientProtocol(HttpToolsProtocol):
         if self._in_head or self.cycle.response_complete:
             self._expect_head()
 
+    @property
+    def _is_deaf(self) -> bool:
+        """Whether what still comes is thrown away."""
+        return self.lingering or self._refused
+
     def on_message_begin(self) -> None:
         """A request begins."""
         self._in_head = True
@@ -121,7 +126,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Its head is whole."""
-        if self.lingering:
+        if self._is_deaf:
             return
         self._in_head = False
         self._in_body = True
@@ -140,7 +145,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of its body."""
         self._allowed_around += len(body)
-        if not self.lingering:
+        if not self._is_deaf:
             super().on_body(body)
 
     def on_chunk_header(self) -> None:
@@ -149,6 +154,8 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Its body is whole."""
+        if self._refused:
+            return
         self._in_body = False
         if not self.lingering:
             super().on_message_complete()
@@ -210,6 +217,9 @@ class PatientProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         self._refused = True
         cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            self._close_after(cycle)
+            return
         # Two answers to one request would be taken for an answer to the next.
         if cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete):
             self.transport.abort()
@@ -223,6 +233,14 @@ class PatientProtocol(HttpToolsProtocol):
         self._in_body = True
         self.transport.close()
         self._expect_reading()
+
+    def _close_after(self, cycle: Any) -> None:
+        """What is refused came behind a whole request: that one gets its answer, what came behind gets none."""
+        cycle.keep_alive = False
+        self._in_body = True  # what still comes is thrown away, see `linger`
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 def patient(settings: ApiSettings) -> type[PatientProtocol]:

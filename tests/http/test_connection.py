@@ -1,5 +1,6 @@
 """Bytes around a body are counted, and an answer reaches a client that is still sending."""
 
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -103,3 +104,33 @@ def test_a_target_that_is_no_path_is_refused_without_a_defect(api: Served, metho
     assert answer is not None
     assert answer.status in {400, 404, 405}, answer
     assert "AttributeError" not in api.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"\x00\xff" * 40_000,
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + b"x" * 1000,
+        b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+        b"GET /" + b"a" * 200_000,
+    ],
+    ids=["no method", "binary", "two hosts", "a proxy's", "a head too large"],
+)
+@pytest.mark.parametrize("between", [0, 3])
+def test_a_request_with_garbage_behind_it_gets_its_answer_and_then_the_connection_is_closed(
+    api: Served, garbage: bytes, between: int
+) -> None:
+    body = b'{"jobType": "k", "idempotencyKey": "garbage behind it"}'
+    got = b""
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as peer:
+        with suppress(ConnectionError):
+            peer.sendall(request(body=body, token=api.token) + request(b"GET", b"/healthz") * between + garbage)
+        with suppress(ConnectionError):
+            while part := peer.recv(65536):
+                got += part
+    statuses = re.findall(rb"HTTP/1.1 (\d+)", got)
+    assert statuses[: between + 1] == [b"202"] + [b"200"] * between, got
+    # A long head may become too long when all before it was answered: then it has an answer of its own.
+    assert statuses[between + 1 :] == [] or len(garbage) > 100_000, got
+    assert "a defect while answering" not in api.log.read_text()
