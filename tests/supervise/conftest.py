@@ -149,8 +149,9 @@ def one(sql: Sql, query: str) -> Any:
 
 
 def ready(sql: Sql, number: int) -> None:
-    """Wait until so many workers take jobs."""
+    """Wait until so many workers take jobs and have declared what their tasks need."""
     until(lambda: one(sql, "select count(*) from workers where stopped_at is null") == number)
+    until(lambda: one(sql, "select count(*) filter (where queue is null) = 0 from kinds"))
 
 
 def enqueue(sql: Sql, kind: str, number: int = 1, **arguments: float) -> None:
