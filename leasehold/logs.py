@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from leasehold.context import running_job
-from leasehold.texts import repr_of, text_of
+from leasehold.texts import many_lines, repr_of, text_of
 
 _LONGEST: Final = 100_000
 """Characters of a message in a line of JSON."""
@@ -47,12 +47,20 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-def configure(level: Level = Level.INFO, format: Format = Format.TEXT) -> None:  # noqa: A002 (the option's name)
-    """Log to standard error. To be called once, at the start of a program."""
+def configure(
+    level: Level = Level.INFO,
+    format: Format = Format.TEXT,  # noqa: A002 (the option's name)
+    *,
+    tracebacks: bool = False,
+) -> None:
+    """Log to standard error. To be called once, at the start of a program.
+
+    `tracebacks`: as text, too, each failed attempt has one, not only the last.
+    """
     global _chosen  # noqa: PLW0603 (so is logging)
     _chosen = level, format
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if format == Format.JSON else TextLines())
+    handler.setFormatter(JsonLines() if format == Format.JSON else TextLines(tracebacks=tracebacks))
     handler.setLevel(level.upper())
     root = logging.getLogger()
     root.addHandler(handler)
@@ -95,8 +103,17 @@ _chosen: tuple[Level, Format] = (Level.WARNING, Format.TEXT)
 class TextLines(logging.Formatter):
     """For people: time, level, logger, the job, the message."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tracebacks: bool = False) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s%(leasehold_where)s: %(message)s")
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback where it is wanted and not in the message."""
+        line = super().format(record)
+        if self._tracebacks and (traceback := getattr(record, "leasehold", {}).get("traceback")):
+            shown = many_lines(traceback.rstrip())
+            return line if shown in line else f"{line}\n{shown}"
+        return line
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """The line without a traceback."""

@@ -64,7 +64,7 @@ def command(
         watcher = Watcher(roots_of(app)) if reload else None
         loaded = load_app(app)
         place = free_port(PORT) if port is None else _checked_port(port)
-        arguments = ["worker", app, "--slots", str(slots), "--grace", "5", f"--log-level={log_level}"]
+        arguments = ["worker", app, "--slots", str(slots), "--grace", "5", f"--log-level={log_level}", "--tracebacks"]
         # What the demo's tasks say is not worth reading. No compiled files: two saves in one second look the same.
         hear, env = (None if app == _DEMO else _echo), ({"PYTHONDONTWRITEBYTECODE": "1"} if reload else None)
         worker = Part("worker", arguments, tell=say, hear=hear, env=env)

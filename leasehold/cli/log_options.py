@@ -15,6 +15,14 @@ LogLevel: TypeAlias = Annotated[
 LogFormat: TypeAlias = Annotated[
     logs.Format, typer.Option("--log-format", envvar="LEASEHOLD_LOG_FORMAT", help="Lines for people, or JSON.")
 ]
+Tracebacks: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--tracebacks",
+        envvar="LEASEHOLD_LOG_TRACEBACKS",
+        help="Log the traceback of each failed attempt, not only of the last. As JSON it is always there.",
+    ),
+]
 
 
 def sayer() -> Callable[[str], None]:

@@ -18,7 +18,7 @@ from leasehold.cli import completion
 from leasehold.cli.connected import Dsn, Schema
 from leasehold.cli.ending import end_within, supervised
 from leasehold.cli.loading import load_app
-from leasehold.cli.log_options import LogFormat, LogLevel, sayer
+from leasehold.cli.log_options import LogFormat, LogLevel, Tracebacks, sayer
 from leasehold.db.link import Backoff
 from leasehold.db.migrate import check
 from leasehold.db.outage import Outage
@@ -112,6 +112,7 @@ def command(  # noqa: PLR0913 (each is an option)
     verbose: Verbose = False,
     log_level: LogLevel = logs.Level.INFO,
     log_format: LogFormat = logs.Format.TEXT,
+    tracebacks: Tracebacks = False,
 ) -> None:
     """Claim jobs and run them, until SIGTERM or Ctrl-C.
 
@@ -123,7 +124,7 @@ def command(  # noqa: PLR0913 (each is an option)
     systemd = Systemd.take()
     health = HealthFile(health_file) if health_file is not None and tether is None else None
     _put_in_place(dsn, schema)
-    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
+    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format, tracebacks=tracebacks)
     if max_jobs is not None:  # spread, so that processes that started together do not retire together
         max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
     options = WorkerOptions(

@@ -298,8 +298,10 @@ class LeaseKeeper:
                     self._set_apart(job)
         for batch in due:
             batch.renewed = asked
+        # Answers are by id: of two attempts of one job, both here, only the later one can have been renewed.
+        latest = {job.id: job.attempt for job in sorted(jobs, key=lambda job: job.attempt)}
         for job in jobs:
-            if job.id not in answer.renewed and job.id not in answer.busy:
+            if (job.id not in answer.renewed and job.id not in answer.busy) or job.attempt < latest[job.id]:
                 self._lose(job)
 
     def _set_apart(self, job: ClaimedJob) -> None:

@@ -34,7 +34,7 @@ def _failed(worker: str, job: ClaimedJob, outcome: Failed, state: str) -> None:
     error, failures = outcome.error, job.retry_count + 1
     fields = _fields(
         worker, job, failures=failures, max_attempts=job.max_attempts, error_class=error.type,
-        error_message=error.message, retry_after=outcome.retry_after,
+        error_message=error.message, retry_after=outcome.retry_after, traceback=error.traceback,
     )  # fmt: skip
     what = f"{_clean(error.type)}: {_clean(error.message)}"
     where = f"failure {failures} of {job.max_attempts}, queue {_clean(job.queue)}, worker {_clean(worker)}"
@@ -47,7 +47,6 @@ def _failed(worker: str, job: ClaimedJob, outcome: Failed, state: str) -> None:
         )  # fmt: skip
         return
     why = "its last attempt failed" if failures >= job.max_attempts else "its failure is final"
-    fields["leasehold"]["traceback"] = error.traceback
     logger.error(
         "%s %s is dead, %s: attempt %d (%s): %s\n%s", kind, job.id, why, job.attempt, where, what,
         many_lines(error.traceback.rstrip()), extra=fields,
@@ -67,6 +66,15 @@ def lost(worker: str, job: ClaimedJob, *, started: bool) -> None:
     logger.warning(
         "%s %s: lease lost, attempt %d%s (queue %s, worker %s)", _clean(job.kind), job.id, job.attempt,
         "" if started else ", before it was started", _clean(job.queue), _clean(worker), extra=_fields(worker, job),
+    )  # fmt: skip
+
+
+def cancelled(worker: str, job: ClaimedJob, why: str | None, *, started: bool) -> None:
+    """A lease is gone because the job was cancelled."""
+    logger.info(
+        "%s %s: cancelled, attempt %d%s (queue %s, worker %s)%s", _clean(job.kind), job.id, job.attempt,
+        " is stopped" if started else " was not started", _clean(job.queue), _clean(worker),
+        f": {_clean(why)}" if why else "", extra=_fields(worker, job, reason=why),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.journal import Place
 from leasehold.worker.lease import LeaseKeeper
+from leasehold.worker.losses import Losses
 from leasehold.worker.prober import Prober
 from leasehold.worker.runner import Runner
 from leasehold.worker.statistics import Statistician
@@ -59,7 +60,8 @@ class Parts:
         self.keeper = LeaseKeeper(worker, database, prepare=prepare, outage=self.outage)
         self.finisher = Finisher(worker, self._links["finisher"], store, self.keeper, self.outage)
         place = Place(database.dsn, store.schema)
-        self.runner = Runner(worker, self.finisher, self.keeper, place)
+        self.losses = Losses(worker.id, self.upkeep_link, store)
+        self.runner = Runner(worker, self.finisher, self.keeper, place, self.losses)
         self.aftermath = Aftermath(place, self.upkeep_link, store, self.runner)
         self.claimer = Claimer(worker, self._links["claimer"], store, self.runner, self.outage)
         self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
@@ -180,6 +182,7 @@ class Parts:
     async def close(self) -> None:
         """Close the connections, and the journal."""
         self.closed = True
+        await self.losses.close()
         if self.runner.journal is not None:
             self.runner.journal.close(orderly=not self.runner.running and not self.death.done())
             self.runner.journal = None

@@ -16,7 +16,6 @@ from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze
 from leasehold.task import Task
 from leasehold.telemetry import AttemptFacts
-from leasehold.worker import lines
 from leasehold.worker.completion import CompleteIn
 from leasehold.worker.executors import ThreadExecutor, end_copy_of, forks, run_in_time, warn_of_threads
 from leasehold.worker.importable import check_tasks
@@ -28,6 +27,7 @@ from leasehold.worker.solitude import Solitude
 if TYPE_CHECKING:
     from leasehold.worker.finisher import Finisher
     from leasehold.worker.lease import LeaseKeeper
+    from leasehold.worker.losses import Losses
     from leasehold.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,9 @@ class Running(JobContext):
 class Runner:
     """The slots of a worker and the jobs in them."""
 
-    def __init__(self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper", place: Place) -> None:
+    def __init__(
+        self, worker: "Worker", finisher: "Finisher", keeper: "LeaseKeeper", place: Place, losses: "Losses"
+    ) -> None:
         self.worker = worker
         self.journal: Journal | None = None
         self._place = place
@@ -105,6 +107,7 @@ class Runner:
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining = False
+        self.losses = losses
         keeper.on_lost = self.lose
         keeper.context_of = self._running.get
         finisher.on_written = self.room_changed
@@ -281,10 +284,10 @@ class Runner:
         if running is None:
             if job in self._waiting:
                 self._waiting.remove(job)
-                lines.lost(self.worker.id, job, started=False)
+                self.losses.add(job, started=False)
             self.room_changed()
             return
-        lines.lost(self.worker.id, job, started=True)
+        self.losses.add(job, started=True)
         if self.worker.app.telemetry.heard:
             self.worker.app.telemetry.emit("lease.lost", job=AttemptFacts.of(running))
         running.lost = True

@@ -25,6 +25,11 @@ app = App()
 @app.task(kind="GREET", queue="greetings")
 async def greet(name: str) -> str:
     return f"Hello, {name}!"
+
+
+@app.task(kind="BREAK")
+async def fall_over() -> None:
+    raise KeyError("boo")
 """
 
 
@@ -77,6 +82,8 @@ def test_a_job_can_be_enqueued_at_once_and_the_worker_is_started_anew_when_a_fil
 
         until(greeted, said.read_text)
         until(lambda: answers(port), said.read_text)
+        leasehold("enqueue", "BREAK", "--queue", "greetings", LEASEHOLD_DSN=dsn)
+        until(lambda: 'in fall_over\n    raise KeyError("boo")' in said.read_text(), said.read_text)
     with psycopg.connect(dsn) as connection:
         queues = connection.execute("select distinct queue from leasehold.jobs").fetchall()
     assert queues == [("greetings",)]

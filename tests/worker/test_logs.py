@@ -20,6 +20,7 @@ from tests.worker.conftest import until
 Sql = psycopg.Connection[dict[str, Any]]
 
 TASKS = """
+import asyncio
 import logging
 from leasehold import App, Cancel, FixedDelay, current_job
 
@@ -47,6 +48,11 @@ def in_process() -> None:
 @app.task(kind="cancel")
 def cancel() -> None:
     raise Cancel("not wanted")
+
+@app.task(kind="wait")
+async def wait() -> None:
+    log.info("waiting")
+    await asyncio.Event().wait()
 
 @app.task(kind="long")
 def long() -> None:
@@ -113,6 +119,37 @@ def enqueue(sql: Sql, kind: str, **options: Any) -> str:
     return str(row["id"])
 
 
+@pytest.mark.parametrize("why", ["by ann\nand bob", None])
+async def test_a_cancelled_job_is_no_lost_lease(dsn: str, folder: Path, sql: Sql, why: str | None) -> None:
+    with program(dsn, folder, "worker", "mytasks:app", "--log-format", "json") as worker:
+        stopped, taken = enqueue(sql, "wait"), enqueue(sql, "wait")
+        await until(lambda: len(worker.having(message="waiting")) == 2, within=60)
+        sql.execute("select cancel(%s, %s)", [stopped, why])
+        sql.execute("update jobs set lease_expires_at = clock() where id = %s", [taken])
+        sql.execute("select sweep()")
+        sql.execute("select hint(array['@cancel:' || %s])", [taken])  # only to have it look now; it was not cancelled
+        await until(lambda: worker.having(logger="leasehold.worker", job_id=stopped), within=60)
+        await until(lambda: worker.having(logger="leasehold.worker", job_id=taken), within=60)
+        worker.process.kill()
+    [line] = worker.having(logger="leasehold.worker", job_id=stopped)
+    assert (line["level"], line["attempt"], line["reason"]) == ("INFO", 1, why)
+    assert "cancelled, attempt 1 is stopped (queue default, worker " in line["message"]
+    assert line["message"].endswith(r"by ann\nand bob" if why else ")")
+    lost = worker.having(logger="leasehold.worker", job_id=taken)[0]
+    assert (lost["level"], "lease lost, attempt 1 (" in lost["message"]) == ("WARNING", True)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_failed_attempt_has_its_traceback_in_text_where_it_is_wanted(
+    dsn: str, folder: Path, sql: Sql, wanted: bool
+) -> None:
+    with program(dsn, folder, "worker", "mytasks:app", *(["--tracebacks"] if wanted else [])) as worker:
+        enqueue(sql, "bad", queue="mail", max_attempts=2)
+        await until(lambda: "is dead" in worker.text, within=60)
+        assert worker.end() == 0
+    assert worker.text.count('raise ValueError("no luck') == (2 if wanted else 1)
+
+
 async def test_each_thing_is_said_once_and_with_its_facts(dsn: str, folder: Path, sql: Sql) -> None:
     with program(dsn, folder, "worker", "mytasks:app", "--log-format", "json") as worker:
         bad, cancelled = enqueue(sql, "bad", queue="mail", max_attempts=2), enqueue(sql, "cancel")
@@ -127,6 +164,7 @@ async def test_each_thing_is_said_once_and_with_its_facts(dsn: str, folder: Path
     assert facts.items() <= failed.items()
     assert "failure 1 of 2, queue mail, worker " in failed["message"]
     assert failed["message"].endswith(r"ValueError: no luck\nat all; tried again in 0.1 s")
+    assert 'in bad\n    raise ValueError("no luck' in failed["traceback"]
     [dead] = worker.having(level="ERROR", job_id=bad)
     assert 'raise ValueError("no luck' in dead["traceback"]
     assert "is dead, its last attempt failed" in dead["message"]
