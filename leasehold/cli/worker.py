@@ -141,7 +141,9 @@ def command(  # noqa: PLR0913 (each is an option)
     limit = memory_limit << 20 if memory_limit is not None else None
     loaded = _load(app)
     serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)
-    if code := _to_the_end(serving):
+    code = _to_the_end(serving)
+    end_within(_LAST_SECONDS, code)  # threads and exit hooks that tasks left behind may not end
+    if code:
         raise typer.Exit(code)
 
 

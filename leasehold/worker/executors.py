@@ -85,6 +85,10 @@ def _forget(running: "asyncio.Future[object]") -> None:
         running.exception()  # else asyncio says that it was never retrieved
 
 
+class NotStarted(LeaseholdError):
+    """The system has no thread or process for the attempt, which has not begun."""
+
+
 class Ended(NamedTuple):
     """How a function in a thread has ended."""
 
@@ -125,10 +129,9 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Ended] = loop.create_future()
         call = partial(contextvars.copy_context().run, _ended, task, context.retry_count, function, arguments)
+        if self._busy == self._threads:
+            self._add_thread()
         self._busy += 1
-        if self._busy > self._threads:
-            self._threads += 1
-            threading.Thread(target=self._serve, name=f"leasehold-task-{self._threads}", daemon=True).start()
         self._work.put(partial(_call, call, loop, done, self._process))
         timeout = task.options.timeout
         began = time.monotonic()
@@ -149,6 +152,14 @@ class ThreadExecutor:
                     logger.warning(
                         "%s %s ended after %.1f s, its timeout is %g s", task.kind, context.id, took, timeout
                     )
+
+    def _add_thread(self) -> None:
+        name = f"leasehold-task-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            raise NotStarted(f"no thread could be started: {error}") from error
+        self._threads += 1
 
     def close(self) -> None:
         """Let the idle threads end."""

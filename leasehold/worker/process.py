@@ -25,7 +25,7 @@ from leasehold.db.store import ClaimedJob
 from leasehold.errors import LeaseholdError
 from leasehold.outcome import Outcome
 from leasehold.task import Task
-from leasehold.worker.executors import timed_out
+from leasehold.worker.executors import NotStarted, timed_out
 from leasehold.worker.wire import HEADER, Garbage, length_of, pack, to_outcome, unpack
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ProcessExecutor:
         async with self._room:
             while True:
                 reused = bool(self._idle)
-                attempt = _Attempt(self._idle.pop() if reused else self._start(job), task, job, context)
+                attempt = _Attempt(self._idle.pop() if reused else self._start(), task, job, context)
                 try:
                     outcome = await attempt.run(self._worker)
                 except (_Gone, Garbage) as end:
@@ -115,11 +115,11 @@ class ProcessExecutor:
         for child in list(self._children):
             child.kill()
 
-    def _start(self, job: ClaimedJob) -> "Child":
+    def _start(self) -> "Child":
         try:
             child = Child()
-        except OSError as error:
-            raise ProcessDied(f"no process for job {job.id} could be started: {error}") from error
+        except (OSError, MemoryError) as error:
+            raise NotStarted(f"no process could be started: {error}") from error
         self._children.add(child)
         child.dead.add_done_callback(lambda _: self._forget(child))
         return child

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from leasehold.context import Completion, JobContext, enter
 from leasehold.db.store import ClaimedJob, Token
 from leasehold.errors import LeaseholdError, LeaseLost
-from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze
+from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze, Snoozed
 from leasehold.task import Task
 from leasehold.telemetry import AttemptFacts
 from leasehold.worker.completion import CompleteIn
-from leasehold.worker.executors import ThreadExecutor, end_copy_of, forks, run_in_time, warn_of_threads
+from leasehold.worker.executors import NotStarted, ThreadExecutor, end_copy_of, forks, run_in_time, warn_of_threads
 from leasehold.worker.importable import check_tasks
 from leasehold.worker.journal import Journal, Place
 from leasehold.worker.judge import NO_RESULT, arguments_of, as_error, outcome_of
@@ -45,6 +45,9 @@ _AT_ONCE = 500
 
 _STUBBORN = 5.0
 """Seconds that a task gets to end once it was cancelled because the worker stops."""
+
+_LATER = 5.0
+"""Seconds that a job waits for which the system had no thread or process."""
 
 _FEW = 10
 """So few jobs start as soon as they are there."""
@@ -256,6 +259,9 @@ class Runner:
                 return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
             function = partial(hooks.call, running, task.function) if hooks.around else task.function
             outcome, error = await self._threads.run(task, function, arguments, running)
+        except NotStarted as missing:  # not the job's fault: it counts as no failure
+            logger.warning("job %s: %s; it is tried again in %g s", job.id, missing, _LATER)
+            return Snoozed(_LATER)
         except Exception as raised:  # noqa: BLE001 (whatever a task raises is its outcome)
             error = as_error(raised)
             outcome = outcome_of(task, job.retry_count, error)

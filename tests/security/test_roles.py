@@ -158,9 +158,9 @@ SEQUENCES = {"events_seq_seq", "function_sets_number_seq", "unpark_later_seq_seq
 HELPERS |= {
     "check_readable", "unreadable_intent",
     "check_key", "check_lanes", "check_moment", "check_names", "early_jobs", "endless_leases", "error_of",
-    "history_era", "history_stamp", "is_readable", "json_fault", "key_limits", "key_problem", "limits_gone",
-    "limits_lock", "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem", "tidy_lines",
-    "tidy_progress", "times_problem", "unaccepted_jobs",
+    "has_long_number", "history_era", "history_stamp", "is_readable", "json_fault", "key_limits", "key_problem",
+    "limits_gone", "limits_lock", "lock_limits", "names_problem", "result_problem", "shortened", "tags_problem",
+    "tidy_lines", "tidy_progress", "times_problem", "unaccepted_jobs",
 }  # fmt: skip
 """Nobody's."""
 

@@ -80,7 +80,7 @@ def test_a_payload_of_65_levels_is_refused_and_one_of_64_is_taken(session, entra
 @pytest.mark.parametrize(
     "payload",
     [
-        """('{"a":[' || repeat('1e131071,', 25) || '1]}')::jsonb""",
+        """('{"a":[' || repeat('-1e999,', 25) || '1]}')::jsonb""",
         """('{"a":[' || repeat('1e300,', 9000) || '1]}')::jsonb""",
         "jsonb_build_object('a', (select jsonb_agg(n * 1.5) from generate_series(1, 100000) n))",
         "jsonb_build_object('a', repeat(chr(1), 690000))",
@@ -92,6 +92,20 @@ def test_what_fits_into_4_mib_is_taken_and_can_be_claimed(session, payload):
     (claimed,) = session.execute("select id, length(payload::text) from claim('w', '{fits}')").fetchall()
     assert claimed[0] == job
     assert claimed[1] <= 4_194_304
+
+
+@pytest.mark.parametrize("number", ["1e1000", "-1e131071", "9" * 5000])
+def test_a_number_of_more_than_a_thousand_digits_is_refused_wherever_it_enters(session, number):
+    payload = f"""('{{"a": [{{"b": {number}}}]}}')::jsonb"""
+    for entrance in ENTRANCES.values():
+        assert "a number of more than 1000 digits" in refused(
+            session, f"with payload(p) as (select {payload}) {entrance}"
+        )
+    job = session.one("enqueue", kind="k", queue="large result")
+    assert session.one("claim_job", job_id=job, worker="w") is True
+    assert "a number of more than 1000 digits" in refused(
+        session, f"select complete('w', %s, '{{1}}', array[{payload}])", [job]
+    )
 
 
 def test_a_small_payload_is_not_looked_at_twice(db):

@@ -51,6 +51,17 @@ def test_each_id_gets_one_of_three_answers(db, session, clock, beater):
     assert seconds_left(session, clock, busy) == 15
 
 
+@pytest.mark.parametrize("mode", ["share", "share row exclusive", "exclusive"])
+def test_a_renewal_does_not_wait_for_a_lock_on_the_table_of_workers(db, session, clock, beater, mode):
+    (job,) = enqueued(session)
+    session.rows("claim", worker="w")
+    clock.advance(10)
+    with db.connect() as locker, locker.transaction():
+        locker.execute(f"lock table workers in {mode} mode")
+        assert renewed(beater, job) == {job: "renewed"}
+    assert seconds_left(session, clock, job) == 15
+
+
 def test_a_renewal_does_not_wait_for_a_claim_of_the_same_worker(db, session, clock, beater):
     (job,) = enqueued(session)
     session.rows("claim", worker="w", claim_id=uuid4())

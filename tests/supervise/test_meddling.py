@@ -9,7 +9,8 @@ import pytest
 from tests.supervise.conftest import Sql, enqueue, ready, until, worker
 
 TASKS = """
-import asyncio, os, signal, sys, time
+import asyncio, os, resource, signal, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from leasehold import App
 
 app = App()
@@ -24,6 +25,21 @@ async def ignore_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
 
+@app.task(kind="in_a_process", lease=4, executor="process")
+def in_a_process() -> None:
+    pass
+
+@app.task(kind="take_files", lease=4)
+async def take_files(seconds: float) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    await asyncio.sleep(seconds)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+@app.task(kind="leave_a_thread", lease=4)
+async def leave_a_thread() -> None:
+    ThreadPoolExecutor(1).submit(time.sleep, 300)
+
 class Slow(Exception):
     def __str__(self) -> str:
         time.sleep(300)
@@ -33,7 +49,7 @@ class Slow(Exception):
 def slow_error() -> None:
     raise Slow
 
-@app.task(kind="giant", lease=4, max_attempts=1)
+@app.task(kind="giant", lease=4)
 def giant() -> list[str]:
     return ["x" * 1000] * 600_000
 
@@ -56,17 +72,17 @@ async def exit_in_a_task() -> None:
     task = asyncio.create_task(leave())
     await asyncio.sleep(1)
 
-@app.task(kind="exit_in_time", lease=4, timeout=60, max_attempts=1)
+@app.task(kind="exit_in_time", lease=4, timeout=60)
 async def exit_in_time() -> None:
     sys.exit(0)
 
-@app.task(kind="fork_and_raise", lease=4, max_attempts=1)
+@app.task(kind="fork_and_raise", lease=4)
 async def fork_and_raise() -> None:
     if os.fork() == 0:
         raise ValueError("in the copy")
     await asyncio.sleep(1)
 
-@app.task(kind="fork_and_exit", lease=4, timeout=60, max_attempts=1)
+@app.task(kind="fork_and_exit", lease=4, timeout=60)
 async def fork_and_exit() -> None:
     if os.fork() == 0:
         sys.exit(0)
@@ -116,7 +132,7 @@ def test_a_giant_result_is_refused_and_costs_no_lease(dsn: str, meddling: Path, 
         ready(sql, 1)
         enqueue(sql, "innocent", seconds=8)
         enqueue(sql, "giant", 5)
-        until(lambda: [job["state"] for job in jobs(sql, "giant")] == ["dead"] * 5)
+        until(lambda: all(job["retry_count"] >= 1 for job in jobs(sql, "giant")))
         assert "more than 1,048,576 bytes of JSON" in jobs(sql, "giant")[0]["reason_detail"]
         until(lambda: finished(sql, "innocent", 1))
         assert jobs(sql, "innocent")[0]["attempt"] == 1
@@ -140,9 +156,29 @@ def test_a_task_that_exits_or_forks_costs_no_other_job_anything(dsn: str, meddli
         ready(sql, 1)
         enqueue(sql, kind)
         enqueue(sql, "innocent", seconds=2)
-        until(lambda: jobs(sql, kind)[0]["state"] == ("dead" if kind == "exit_in_time" else "success"))
+        until(lambda: jobs(sql, kind)[0]["retry_count"] >= 1 if kind == "exit_in_time" else finished(sql, kind, 1))
         until(lambda: finished(sql, "innocent", 1))
         running.send(signal.SIGTERM)
         assert running.end() == 0
         assert "refused" not in running.log
         assert jobs(sql, "innocent")[0]["attempt"] == 1
+
+
+def test_a_job_for_which_there_is_no_process_waits_and_is_not_charged(dsn: str, meddling: Path, sql: Sql) -> None:
+    with worker(dsn, meddling) as running:
+        ready(sql, 1)
+        enqueue(sql, "take_files", seconds=3)
+        until(lambda: jobs(sql, "take_files")[0]["state"] == "running")
+        enqueue(sql, "in_a_process")
+        until(lambda: "could be started" in running.log)
+        until(lambda: finished(sql, "in_a_process", 1))
+        assert jobs(sql, "in_a_process")[0]["retry_count"] == 0
+
+
+def test_a_thread_that_a_task_left_behind_does_not_keep_the_worker(dsn: str, meddling: Path, sql: Sql) -> None:
+    with worker(dsn, meddling) as running:
+        ready(sql, 1)
+        enqueue(sql, "leave_a_thread")
+        until(lambda: finished(sql, "leave_a_thread", 1))
+        running.send(signal.SIGTERM)
+        assert running.end() == 0

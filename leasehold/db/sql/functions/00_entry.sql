@@ -2,7 +2,8 @@
 -- refused (LH003), what a running task says of itself is cut, because its outcome must be recorded whatever it says.
 -- Each function gives the first thing wrong, in words, or null. None of them is granted to a role.
 
--- What is wrong with a JSON value: larger than 4 MiB, stored or as text, or nested deeper than 64 levels.
+-- What is wrong with a JSON value: larger than 4 MiB, stored or as text, nested deeper than 64 levels, or with a
+-- number of more than 1000 digits.
 --
 -- jsonb stores `1e131071` in 16 bytes and writes it with 131,072: a few kB can be a text of a gigabyte, which no claim
 -- could read. So nothing is written as text here before it is known how long that can become: if there are numbers of many
@@ -40,8 +41,16 @@ begin
   if (long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
     return format('%s is larger than %s MiB as text', what, most / 1048576);
   end if;
+  -- What was recorded before, and claim_each asks about with a larger limit, may have longer ones.
+  if long_numbers > 1000 and most <= 4194304 and has_long_number(value) then
+    return what || ' has a number of more than 1000 digits';
+  end if;
   return null;
 end $$;
+
+-- Whether there is a number of more than 1000 digits, which programs refuse to read.
+create or replace function has_long_number(value jsonb) returns boolean language sql immutable parallel safe
+return jsonb_path_exists(value, 'strict $.** ? (@.abs() >= 1e1000)');
 
 create or replace function tags_problem(tags text[]) returns text language plpgsql immutable
 as $$
@@ -71,7 +80,7 @@ return case
       then 'max_attempts ' || coalesce(max_attempts::text, 'null') || ' is not between 1 and 32767'
     when jsonb_typeof(payload) is distinct from 'object' then 'payload is not a JSON object'
     -- With an empty object added: of a payload that was read from a table this is the size before compression.
-    when pg_column_size(payload || '{}') > 440 and json_fault('payload', payload) is not null
+    when (pg_column_size(payload || '{}') > 440 or has_long_number(payload)) and json_fault('payload', payload) is not null
       then json_fault('payload', payload)
     when idempotency_key = '' then 'idempotency_key is empty'
     when octet_length(idempotency_key) > 500 then 'idempotency_key is longer than 500 bytes'
@@ -107,7 +116,7 @@ return case
   end;
 
 create or replace function result_problem(result jsonb) returns text language sql stable parallel safe
-return case when pg_column_size(result) > 440 then json_fault('the result', result) end;
+return case when pg_column_size(result) > 440 or has_long_number(result) then json_fault('the result', result) end;
 
 -- At most that many characters; a text that was longer ends with a mark.
 create or replace function shortened(words text, most integer) returns text language sql immutable parallel safe

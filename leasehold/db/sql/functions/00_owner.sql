@@ -9,10 +9,14 @@ as $$
     and (owns.claim_id is null or j.claim_id = owns.claim_id) and j.lease_expires_at > owns.at
 $$;
 
--- Note that a worker was heard of, unless its row is in use: renewal and upkeep wait for no claim.
+-- Note that a worker was heard of, unless its row or the table is in use: renewal and upkeep wait for no claim, nor for an
+-- index that is created.
 create or replace function seen(worker text, at timestamptz) returns void language plpgsql
+set lock_timeout = '10ms'
 as $$
 begin
   update workers w set seen_at = seen.at
   from (select f.id from workers f where f.id = seen.worker for no key update skip locked) f where w.id = f.id;
+exception when lock_not_available then
+  null;
 end $$;

@@ -58,7 +58,8 @@ begin
     updated_at, state)
   select new_ids[p.ord], at, shared.priority, shared.max_attempts, shared.queue, shared.kind,
     case when jsonb_typeof(p.payload) = 'object'
-           and (pg_column_size(p.payload) <= 440 or json_fault('payload', p.payload) is null) then p.payload
+           and (pg_column_size(p.payload) <= 440 and not has_long_number(p.payload)
+             or json_fault('payload', p.payload) is null) then p.payload
          else refuse_payload(p.payload, p.ord) end,
     shared.exclusive_key, shared.tags, due, at, begin_as
   from jsonb_array_elements(payloads) with ordinality p(payload, ord)
