@@ -47,7 +47,7 @@ async def run_in_time(
     task: "Task[..., Any]", function: Callable[..., Coroutine[Any, Any, object]], /, **arguments: Any
 ) -> object:
     """Await the function; at its timeout it is cancelled. If it does not end then, it is left behind with a warning."""
-    running = asyncio.ensure_future(_in_one_process(function, arguments, os.getpid()))
+    running = asyncio.ensure_future(_in_one_process(function, arguments, forks()))
     try:
         await asyncio.wait([running], timeout=task.options.timeout)
     except asyncio.CancelledError:
