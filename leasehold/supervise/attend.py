@@ -35,6 +35,7 @@ async def attended(
     """Attend to the worker while the block runs. `memory_limit` is in bytes."""
     attendant = _Attendant(worker, tether, systemd or Systemd(), health)
     attendant.say()  # loaded; also, a health file that cannot be written is found out now
+    worker.on_standstill = attendant.standstill
     loops: list[Coroutine[Any, Any, None]] = [attendant.moments(), attendant.beats(), attendant.reports()]
     if systemd is not None and systemd.watchdog is not None:
         loops.append(attendant.pings(systemd.watchdog / 2))
@@ -61,6 +62,14 @@ class _Attendant:
         word = self._worker.snapshot().as_dict()
         if self._tether is not None:
             self._tell(word)
+        if self._health is not None:
+            self._health.write(word)
+
+    def standstill(self) -> None:
+        """From a thread, once: the event loop stands still, and says nothing itself. Then the file grows old."""
+        word = self._worker.snapshot().as_dict()
+        if self._tether is not None:
+            self._tether.send(word)
         if self._health is not None:
             self._health.write(word)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,23 @@ class HealthFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+        self._guard = threading.Lock()
+        self._removed = False
         self._draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replace the file."""
         try:
-            self._draft.write_text(json.dumps(content) + "\n")
-            self._draft.replace(self._path)
+            with self._guard:
+                if not self._removed:
+                    self._draft.write_text(json.dumps(content) + "\n")
+                    self._draft.replace(self._path)
         except OSError as error:
             raise ConfigError(f"health file {self._path} cannot be written: {error.strerror}") from None
 
     def remove(self) -> None:
         """There is nobody left whose health it could be."""
-        for path in (self._path, self._draft):
-            path.unlink(missing_ok=True)
+        with self._guard:
+            self._removed = True
+            for path in (self._path, self._draft):
+                path.unlink(missing_ok=True)

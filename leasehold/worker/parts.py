@@ -23,6 +23,7 @@ from leasehold.worker.losses import Losses
 from leasehold.worker.prober import Prober
 from leasehold.worker.runner import Runner
 from leasehold.worker.statistics import Statistician
+from leasehold.worker.turning import Turning
 
 if TYPE_CHECKING:
     from leasehold.db.pool import Database
@@ -62,6 +63,8 @@ class Parts:
         place = Place(database.dsn, store.schema)
         self.losses = Losses(worker.id, self.upkeep_link, store)
         self.runner = Runner(worker, self.finisher, self.keeper, place, self.losses)
+        self.turning = Turning(worker.id, self.runner.kinds_on_loop)
+        self.turning.on_standstill = worker.say_standstill
         self.aftermath = Aftermath(place, self.upkeep_link, store, self.runner)
         self.claimer = Claimer(worker, self._links["claimer"], store, self.runner, self.outage)
         self.sweeper = Sweeper(worker.id, self.upkeep_link, store, worker.app.telemetry, self.outage)
@@ -99,6 +102,7 @@ class Parts:
         self.keeper.on_death = lambda error: self._died("LeaseKeeper", error)
         self.runner.start()
         self.keeper.start()
+        self.turning.start()
         self.loops = [
             asyncio.create_task(_without_exit(part.run()), name=type(part).__name__)
             for part in (
@@ -131,11 +135,14 @@ class Parts:
             "finisher": (self.finisher.waiting_since, "no report has been taken"),
             "keeper": (self.keeper.overdue_since, "no lease has been renewed"),
         }
-        return {
+        stuck = {
             part: f"{what} for {now - since:.0f} s"
             for part, (since, what) in waits.items()
             if since is not None and now - since > _STUCK
         }
+        if (since := self.turning.since) is not None:
+            stuck["event loop"] = f"it has not turned for {now - since:.0f} s"
+        return stuck
 
     async def shut_down(self, grace: float, hurry: asyncio.Event) -> None:
         """No more claims; finish or give back what runs; report it all; only then let go of the leases."""
@@ -182,6 +189,7 @@ class Parts:
     async def close(self) -> None:
         """Close the connections, and the journal."""
         self.closed = True
+        self.turning.stop()
         await self.losses.close()
         if self.runner.journal is not None:
             self.runner.journal.close(orderly=not self.runner.running and not self.death.done())

@@ -138,6 +138,11 @@ class Runner:
         """How many slots are taken."""
         return len(self._running)
 
+    def kinds_on_loop(self) -> list[str]:
+        """Of the tasks that run on the event loop. May be called from any thread."""
+        running = list(self._running.values())
+        return [one.kind for one in running if one.task.options.executor == "loop"]
+
     async def wait_for_room(self) -> None:
         """Return when at least one more job may be claimed."""
         while self.room <= 0:

@@ -21,7 +21,7 @@ class Snapshot:
     at: float
     """Unix time."""
     stuck: dict[str, str] = field(default_factory=dict)
-    """Which of claimer, finisher and keeper have not moved lately, and what they wait for."""
+    """Which of event loop, claimer, finisher and keeper have not moved lately, and what they wait for."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -93,6 +93,8 @@ class Worker:
         """Jobs whose tasks did not end though the worker has stopped."""
         self.on_death: Callable[[], object] = lambda: None
         """Called when a loop of the worker has died, before anything else."""
+        self.on_standstill: Callable[[], object] = lambda: None
+        """Called from a thread when the event loop has stood still for some seconds."""
         self._told = False
         self._parts: Parts | None = None
 
@@ -124,6 +126,10 @@ class Worker:
         self.finished += 1
         if self.options.max_jobs is not None and self.finished >= self.options.max_jobs:
             self.retire(f"{self.finished} jobs done")
+
+    def say_standstill(self) -> None:
+        """The event loop stands still: say so to whoever attends."""
+        self.on_standstill()
 
     def snapshot(self) -> Snapshot:
         """How the worker is doing right now."""

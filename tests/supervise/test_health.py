@@ -79,6 +79,34 @@ def test_under_a_watchdog_a_hung_worker_is_replaced_and_the_others_go_on(dsn: st
         assert other in running.pids
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_event_loop_that_a_task_blocks_is_in_the_log_and_in_the_health_file(
+    dsn: str, folder: Path, sql: Sql, processes: int
+) -> None:
+    with worker(dsn, folder, "--processes", str(processes), "--health-file", "health.json") as running:
+        ready(sql, processes)
+        enqueue(sql, "block", seconds=12)
+        until(lambda: "event loop has not turned" in running.log, within=60)
+        [line] = [line for line in running.log.splitlines() if "event loop has not turned" in line]
+        assert "WARNING" in line
+        assert "async tasks that run: block)" in line
+        assert "mytasks.py" in line
+        assert "executor='thread'" in line
+
+        def stuck() -> bool:
+            health = running.health or {}
+            return any("event loop" in word.get("stuck", {}) for word in [health, *health.get("workers", [])])
+
+        until(stuck, within=60)
+        until(lambda: states(sql) == {"success": 1}, within=60)
+        until(lambda: "event loop goes on after" in running.log, within=60)
+        until(lambda: not stuck(), within=60)
+        assert running.log.count("event loop has not turned") == 1
+        running.send(signal.SIGTERM)
+        assert running.end() == 0, running.log
+        assert running.health is None
+
+
 def healthy(running: Running) -> dict[str, Any]:
     return until(lambda: (found := running.health) and found["state"] == "working" and found)  # type: ignore[no-any-return]
 
