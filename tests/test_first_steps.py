@@ -208,4 +208,7 @@ def test_not_permitted_names_the_roles_that_may(unused: App) -> None:
 
     hint = said_of("keine Berechtigung für Funktion retry_v1")
     assert hint == "only leasehold_operator and leasehold_api may call retry: grant one of them to the login"
+    assert said_of("permission denied for function claim_v1") == (
+        "only leasehold_worker may call claim: grant that role to the login"
+    )
     assert "leasehold_producer" in said_of("permission denied for schema leasehold")

@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -36,24 +38,63 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table on a terminal; elsewhere the same cells, a line a row, with tabs between them and no heading."""
+_IDS: Final = frozenset({"id", "last job"})
+"""Columns of ids, which are there to be copied: they stay whole."""
+
+_GAP: Final = 2
+_NARROW: Final = 12
+"""To so many characters a column may be narrowed; what is longer goes on below."""
+
+
+def show_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    less: Sequence[str] = (),
+) -> None:
+    """A table on a terminal; elsewhere the same cells, a line a row, with tabs between them and no heading.
+
+    `less`: columns that are left out of a terminal that has no room for them, the first one first.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             typer.echo("\t".join(shown(_cell(value)) for value in row))
         return
-    Console().print(make_table(columns, rows, right=right))
+    console, all_rows = Console(), [tuple(row) for row in rows]
+    absent = _too_many(columns, all_rows, less, console.width)
+    places = [place for place, name in enumerate(columns) if name not in absent]
+    console.print(
+        make_table([columns[place] for place in places], ([row[place] for place in places] for row in all_rows),
+                   right=right)
+    )  # fmt: skip
+    if absent and all_rows:
+        say(f"no room for {', '.join(absent)}: widen the terminal, or --json")
+
+
+def _too_many(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], less: Sequence[str], width: int
+) -> Sequence[str]:
+    """Those of `less` without which the rest fits into the width, if it does at all."""
+    widths = {}
+    for place, name in enumerate(columns):
+        widest = max((cell_len(shown(_cell(row[place]))) for row in rows), default=0)
+        widths[name] = max(len(name), widest if name in _IDS else min(widest, _NARROW)) + _GAP
+    gone = 0
+    while gone < len(less) and sum(widths.values()) - _GAP > width:
+        widths.pop(less[gone])
+        gone += 1
+    return less[:gone]
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table to look at. `right`: columns of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        # Ids are there to be copied: they stay whole.
         table.add_column(
             name,
             justify="right" if name in right else "left",
-            no_wrap=name == "id",
+            no_wrap=name in _IDS,
             overflow="fold",
             min_width=len(name),
         )

@@ -49,7 +49,7 @@ def errors(
         (g.kind, g.error_class, g.attempts, g.jobs, when(g.last_seen), g.last_job, (g.last_message or "")[:200])
         for g in groups
     )
-    show_table(columns, cells, right=("attempts", "jobs"))
+    show_table(columns, cells, right=("attempts", "jobs"), less=("last seen", "jobs", "message"))
     if not groups:
         say("nothing has failed lately")
 

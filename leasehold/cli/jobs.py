@@ -22,6 +22,8 @@ commands = typer.Typer(name="jobs", help="Look at jobs, and look after them.", n
 Id = Annotated[str, typer.Argument(help="The job's id.", show_default=False)]
 
 COLUMNS = ("id", "kind", "queue", "state", "attempt", "created", "updated", "note")
+_LESS = ("updated", "created", "attempt", "queue")
+"""What a narrow terminal leaves out first."""
 
 
 @commands.command("list")
@@ -59,7 +61,7 @@ def list_(  # noqa: PLR0913 (each is an option)
     if as_json:
         print_json({"jobs": plain([job_json(job) for job in page.jobs]), "cursor": page.cursor})
         return
-    show_table(COLUMNS, (job_cells(job) for job in page.jobs), right=("attempt",))
+    show_table(COLUMNS, (job_cells(job) for job in page.jobs), right=("attempt",), less=_LESS)
     if page.cursor is not None:
         say(f"there are more; go on with --cursor '{page.cursor}'")
     elif not page.jobs:

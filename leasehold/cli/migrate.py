@@ -88,6 +88,9 @@ def _summary(report: Report, *, plan_only: bool) -> str:
         return f"{where} is at migration {report.version}: nothing to do"
     if report.repairs and not report.migrations:
         return f"{where}: roles and grants {'need repair; nothing was changed' if plan_only else 'are repaired'}"
+    if report.before == report.version:
+        what = "would be brought to this release; nothing was changed" if plan_only else "are now those of this release"
+        return f"{where} is at migration {report.version}: its functions {what}"
     if plan_only:
         return f"{where} would go from migration {report.before} to {report.version}; nothing was changed"
     return f"{where} went from migration {report.before} to {report.version}"

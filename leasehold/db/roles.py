@@ -31,7 +31,9 @@ def role_hint(message: str) -> str:
     for word in _NAMES.findall(message):
         name = re.sub(r"_v[0-9]+$", "", word)
         if name in granted:
-            return f"only {_listed(granted[name])} may call {name}: grant one of them to the login"
+            roles = granted[name]
+            cure = "grant one of them to the login" if len(roles) > 1 else "grant that role to the login"
+            return f"only {_listed(roles)} may call {name}: {cure}"
     return _ROLES
 
 

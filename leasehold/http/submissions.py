@@ -127,7 +127,8 @@ def _submission(
     if key is None or key[:1] == SEPARATOR:
         if key is not None:
             raise invalid((f"{prefix}idempotencyKey", "begins with a control character"))
-        raise invalid((f"{prefix}idempotencyKey", "needed, here or as the header Idempotency-Key"))
+        needed = "needed for each job" if prefix else "needed, here or as the header Idempotency-Key"
+        raise invalid((f"{prefix}idempotencyKey", needed))
     if not caller.may_submit(queue=request.queue, kind=request.job_type):
         raise Problem("forbidden", "this token is not good for that queue or jobType")
     payload = members.get("payload")

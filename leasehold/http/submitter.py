@@ -308,10 +308,8 @@ def _refusal(row: Refused) -> Problem:
 
 
 def not_allowed() -> Problem:
-    """The caller may not use the queue that the kind's task declares."""
-    return Problem(
-        "forbidden", "this token is not good for the queue of that jobType; name a queue that it is good for"
-    )
+    """The caller may not use the queue that the kind's task declares, and is not to know which one that is."""
+    return Problem("forbidden", "this token is not good for the queue that jobs of that jobType wait in")
 
 
 def _conflict() -> Problem:

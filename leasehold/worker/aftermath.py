@@ -79,7 +79,9 @@ class Aftermath:
 
     @staticmethod
     def _say(worker: str, owned: list[Token], given: list[Token], running: set[str]) -> None:
+        # Not all that its journal has are its own still: it may have reported some, or lost them.
+        ran = sum(token.id in running for token in owned)
         logger.warning(
             "worker %s died with %d jobs in hand, %d of them running: %d given back uncounted%s", worker, len(owned),
-            len(running), len(given), "" if len(given) == len(owned) else f"; {next(iter(running))} has failed with it",
+            ran, len(given), "" if len(given) == len(owned) else f"; {next(iter(running))} has failed with it",
         )  # fmt: skip

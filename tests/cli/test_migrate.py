@@ -14,7 +14,8 @@ import pytest
 from leasehold import __version__
 from leasehold.cli import app as app_module
 from leasehold.cli import main
-from leasehold.db.migrate import LATEST, check, plan, script
+from leasehold.cli.migrate import _summary
+from leasehold.db.migrate import LATEST, Report, check, plan, script
 from leasehold.errors import SchemaMismatch
 from tests.timing import bound
 
@@ -198,3 +199,11 @@ def test_without_a_dsn_the_embedded_server_is_used(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"] == LATEST
     assert done.stderr.startswith(f"using the embedded PostgreSQL in {tmp_path / 'home'}")
+
+
+def test_functions_that_are_applied_again_are_no_migration():
+    report = Report(schema="leasehold", before=14, version=14, functions=("claim.sql",))
+    assert _summary(report, plan_only=True) == (
+        "schema 'leasehold' is at migration 14: its functions would be brought to this release; nothing was changed"
+    )
+    assert _summary(report, plan_only=False).endswith("its functions are now those of this release")

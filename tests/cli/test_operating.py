@@ -175,6 +175,22 @@ def test_on_a_terminal_lists_are_tables_and_between_pipes_lines(dsn, sql):
     assert leasehold("jobs", "list", LEASEHOLD_DSN=dsn).stdout.startswith(f"{job}\tSEND\tmail\tqueued\t0/40\t")
 
 
+def test_on_a_narrow_terminal_ids_stay_whole_and_what_is_left_out_is_said(dsn, sql):
+    job = sql.enqueue("SEND_A_LONG_CONFIRMATION", "confirmations")
+    dead = sql.dead("SEND_A_LONG_CONFIRMATION", "graves", error_class="shop.mail.MailServerBusy")
+    for command, absent in ((("jobs", "list"), "updated, created"), (("errors",), "last seen, jobs, message")):
+        with terminal(*command, LEASEHOLD_DSN=dsn, columns=80) as screen:
+            assert screen.end() == 0
+            lines = screen.text.splitlines()
+        assert any(dead in line for line in lines), screen.text
+        assert command == ("errors",) or any(line.startswith(job) for line in lines)
+        assert all(len(line.rstrip()) <= 80 for line in lines)
+        assert f"no room for {absent}" in screen.text
+    with terminal("errors", LEASEHOLD_DSN=dsn, columns=200) as screen:
+        assert screen.end() == 0
+        assert "no room" not in screen.text
+
+
 def test_completion_knows_the_commands():
     shown = leasehold("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_LEASEHOLD_COMPLETE" in shown.stdout

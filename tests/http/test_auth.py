@@ -142,6 +142,9 @@ def test_a_restricted_token_sees_404_and_submits_403_outside_its_queues_and_kind
         assert (refused.status_code, refused.json()["type"]) == (403, "/problems/forbidden")
         batch = http.post("/jobs/batch", json={"jobs": [intent(jobType="K", queue="mine"), body]}, headers=bearer(mine))
         assert batch.status_code == 403
+    for path, body in (("/jobs", intent(jobType="K")), ("/jobs/batch", {"jobs": [intent(jobType="K")]})):
+        detail = http.post(path, json=body, headers=bearer(mine)).json()["detail"]
+        assert detail == "this token is not good for the queue that jobs of that jobType wait in", "and no advice"
     own = http.post("/jobs", json=intent(jobType="K", queue="mine"), headers=bearer(mine))
     assert own.status_code == 202
     assert http.get(f"/jobs/{own.json()['jobId']}", headers=bearer(mine)).status_code == 200

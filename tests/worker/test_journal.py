@@ -8,6 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from leasehold.db.store import Token
+from leasehold.worker.aftermath import Aftermath
 from leasehold.worker.journal import Place
 
 
@@ -102,3 +104,10 @@ def test_a_death_that_was_not_cleared_up_is_left_to_another_worker(place: Place)
     deaths.close()  # it dies, or the database is away
     assert list(other.deaths()) == [("host:2:cd", set())]
     assert list(place.deaths()) == []
+
+
+def test_of_the_jobs_in_hand_only_those_that_ran_are_counted_as_running(caplog: pytest.LogCaptureFixture) -> None:
+    owned = [Token(str(uuid4()), 1, "c") for _ in range(3)]
+    reported = {str(uuid4()) for _ in range(5)}  # ended before the worker died, or lost; its journal has them still
+    Aftermath._say("w", owned, owned, reported | {owned[0].id})
+    assert "worker w died with 3 jobs in hand, 1 of them running: 3 given back" in caplog.text
