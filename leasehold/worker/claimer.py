@@ -6,13 +6,14 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID
 
 from leasehold import failpoints
 from leasehold.db.link import Backoff, Link
 from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import LeaseholdError
+from leasehold.ids import IdMaker
 from leasehold.worker.cursor import Cursor
 from leasehold.worker.queues import QueuePicker
 
@@ -48,6 +49,7 @@ class Claimer:
         self._stale = min((task.options.lease for task in worker.app.tasks.values()), default=15.0) / 2
         self._queues = QueuePicker(worker.options.queues)
         self._cursor = Cursor()
+        self._ids = IdMaker()
         self._most = _FIRST_CLAIM
         self._work = asyncio.Event()
         self._stopping = False
@@ -125,16 +127,21 @@ class Claimer:
         One that may have been carried out long ago is not asked about any more: its leases would be half over. What it
         took is given back when the next one is answered.
         """
-        claim_id, each, away, backoff = uuid4(), False, False, Backoff()
+        claim_id, each, away, backoff = self._next_id(), False, False, Backoff()
         asked, sent = time.monotonic(), False
         while True:
             if not sent or time.monotonic() - asked > self._stale:
-                claim_id, asked, sent = uuid4() if sent else claim_id, time.monotonic(), False
+                claim_id, asked, sent = self._next_id() if sent else claim_id, time.monotonic(), False
             try:
                 if failpoints.ARMED:
                     failpoints.reach("before-claim")
                 call = self._store.claim(self._worker.id, queues, self._kinds, wanted, claim_id, lanes=lanes, each=each)
-                return await self._link.run(call), away, asked
+                jobs = await self._link.run(call)
+                if jobs or each or not away:
+                    return jobs, away, asked
+                # What took nothing was not noted, and an earlier try that the network holds back could still take jobs.
+                # One by one a claim is always noted.
+                claim_id, asked, sent, each = self._next_id(), time.monotonic(), False, True
             except LeaseholdError as error:  # whatever it is: another worker would meet it too
                 sent = sent or getattr(error, "sent", True)
                 each = not each
@@ -147,6 +154,10 @@ class Claimer:
                 if self._stopping:
                     return None, away, asked
                 await asyncio.sleep(backoff.pause())
+
+    def _next_id(self) -> UUID:
+        """In the order of the claims: the database refuses one that comes after a later one."""
+        return UUID(self._ids.make(1)[0])
 
     async def _release_unknown(self, jobs: Sequence[ClaimedJob]) -> None:
         """The database was away: give back what it thinks is ours and we know nothing of."""

@@ -1,7 +1,7 @@
 """claim: every job to exactly one claimer, in claim order, and never more than was asked for."""
 
 import random
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -239,3 +239,29 @@ def test_a_repeated_claim_is_answered_although_nothing_else_is_there(session) ->
     assert len(first) == 1
     assert session.rows("claim", worker="w", count=10, claim_id=token) == first
     assert session.rows("claim", worker="w", count=10, claim_id=uuid4()) == []
+
+
+def numbered(number, version=7):
+    return UUID(f"00000000-{number:04x}-{version}000-8000-000000000000")
+
+
+@pytest.mark.parametrize("function", ["claim", "claim_each"])
+def test_a_claim_that_comes_after_a_later_one_of_its_worker_takes_nothing(session, function):
+    first, second = (session.one("enqueue", kind="k") for _ in range(2))
+    assert session.column(function, worker="w", claim_id=numbered(2)) == [first]
+    assert session.column(function, worker="w", claim_id=numbered(1)) == []
+    assert session.column(function, worker="w", claim_id=numbered(2)) == [first]
+    assert session.column(function, worker="other", claim_id=numbered(1)) == [second]
+
+
+def test_claims_of_older_releases_are_in_no_order(session):
+    first, second = (session.one("enqueue", kind="k") for _ in range(2))
+    assert session.column("claim", worker="w", claim_id=numbered(2, version=4)) == [first]
+    assert session.column("claim", worker="w", claim_id=numbered(1, version=4)) == [second]
+
+
+def test_a_claim_one_by_one_is_noted_though_it_takes_nothing(session):
+    assert session.column("claim_each", worker="w", claim_id=numbered(2)) == []
+    session.one("enqueue", kind="k")
+    assert session.column("claim", worker="w", claim_id=numbered(1)) == []
+    assert len(session.column("claim", worker="w", claim_id=numbered(3))) == 1
