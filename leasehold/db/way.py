@@ -31,6 +31,11 @@ PINNED: Final = {
 """What our own connections need, whatever a role or a database has been given. Not default_transaction_read_only: that
 is set by an operator who wants writes to stop, and we wait."""
 
+_CHECK: Final = "client_connection_check_interval"
+"""In milliseconds. A call that was given up while it waits for a lock ends in the server too, and is not done later."""
+
+_CHECK_EVERY: Final = 2000
+
 ASK: Final = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
 """What is asked once."""
 
@@ -47,20 +52,26 @@ class Way:
     def __init__(self) -> None:
         self.plain = False
         """Settings are refused at the start of a session: then none are given."""
+        self.unchecked = False
+        """The server's system cannot look whether a client is still there, as Windows: then it is not asked to."""
         self.pooled: bool | None = None
         """Whether a pooler is on the way; None: not known yet."""
         self._guard = threading.Lock()
 
     def options(self, parts: Mapping[str, str]) -> str | None:
-        """The setting `options` for a new connection: those of the DSN, and after them ours, which so win."""
+        """The setting `options` for a new connection: those of the DSN, and after them those of ours that must win."""
         theirs = parts.get("options") or os.environ.get("PGOPTIONS") or ""
         if self.plain:
             return theirs or None
         ours = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in PINNED.items())
-        return f"{theirs} {ours}".strip()
+        check = "" if self.unchecked else f"-c {_CHECK}={_CHECK_EVERY}"
+        return f"{check} {theirs} {ours}".strip()
 
     def refused(self, error: psycopg.Error) -> bool:
         """Whether a connection was refused because of the settings, as by PgBouncer: try again, without."""
+        if not self.unchecked and _CHECK in str(error):
+            self.unchecked = True
+            return True
         if self.plain or "unsupported startup parameter" not in str(error):
             return False
         self.plain = True

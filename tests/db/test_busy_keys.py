@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from leasehold import App, DatabaseUnavailable, Intent, Job
+from leasehold.db import way as network
 from leasehold.db.pool import Database
 from leasehold.errors import LockTimeout
 from tests.db.proxy import Proxy
@@ -151,6 +152,35 @@ def test_a_lock_of_the_whole_table_is_not_called_a_key(dsn: str, holder: psycopg
     assert "another transaction is using" not in str(e.value)
     assert not e.value.sent
     database.close()
+
+
+@WAYS
+def test_a_call_that_was_given_up_does_not_wait_on_in_the_server(
+    way: Way, dsn: str, look: psycopg.Connection, holder: psycopg.Connection
+) -> None:
+    holder.rollback()
+    database = Database(dsn, schema="leasehold", wait=1, answer=1.5)
+    assert way(database, PLAIN)
+    holder.execute("lock table leasehold.jobs in share mode")
+    with pytest.raises(DatabaseUnavailable, match="is recorded is unknown") as e:
+        way(database, PLAIN)
+    assert e.value.sent
+    until(lambda: waiting(look) == 0)
+    holder.rollback()
+    assert look.execute("select count(*) from jobs").fetchone() == (1,)
+    database.close()
+
+
+def test_a_server_that_cannot_look_for_its_clients_is_not_asked_to() -> None:
+    checking = "-c client_connection_check_interval="
+    found = network.Way()
+    assert checking in (found.options({}) or "")
+    error = psycopg.OperationalError('FATAL:  invalid value for parameter "client_connection_check_interval": 2000')
+    assert found.refused(error)
+    assert not found.refused(error)
+    assert checking not in (found.options({}) or "")
+    assert "read\\ committed" in (found.options({}) or "")
+    assert not found.pooled
 
 
 def test_a_callers_transaction_keeps_its_own_lock_timeout(dsn: str, holder: psycopg.Connection) -> None:
