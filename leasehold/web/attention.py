@@ -1,6 +1,6 @@
 """What needs attention, worst first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -36,16 +36,17 @@ def attention(
     errors: Sequence[ErrorGroup],
     running: Sequence[JobRow],
     workers: Sequence[WorkerRow],
+    unknown: Mapping[str, Sequence[str]],
     invariants: Sequence[Law] | None,
     holder: str | None,
     standby: bool,
 ) -> list[Item]:
-    """Everything, the worst first."""
+    """Everything, the worst first. `unknown`: of queues, the kinds of waiting jobs that no live worker knows."""
     found = [
         *_invariants(invariants),
         *_dead(*dead),
         *_leases(running, now),
-        *_queues(queues),
+        *_queues(queues, unknown),
         *_workers(workers, now),
         *_errors(errors, now),
     ]
@@ -86,7 +87,7 @@ def _leases(running: Sequence[JobRow], now: datetime) -> Iterator[Item]:
         )
 
 
-def _queues(queues: Sequence[QueueFacts]) -> Iterator[Item]:
+def _queues(queues: Sequence[QueueFacts], unknown: Mapping[str, Sequence[str]]) -> Iterator[Item]:
     for one in queues:
         row = one.row
         link = f"/jobs?{urlencode({'state': 'queued', 'queue': row.queue})}"
@@ -100,6 +101,11 @@ def _queues(queues: Sequence[QueueFacts]) -> Iterator[Item]:
             )
         elif one.tone in {"bad", "warn"}:
             waiting = f"{number(row.ready, row.ready_capped)} ready, the oldest for {span(one.oldest_age)}"
+            if kinds := unknown.get(row.queue):
+                more = f" and {len(kinds) - 3} more" if len(kinds) > 3 else ""
+                title = f"{', '.join(kinds[:3])}{more}: no live worker knows {'it' if len(kinds) == 1 else 'them'}"
+                yield Item(tone="bad", title=title, detail=f"{row.queue}: {waiting}", link=link)
+                continue
             yield Item(tone=one.tone, title=f"{row.queue}: {one.verdict}", detail=waiting, link=link)
 
 

@@ -17,6 +17,8 @@ CHECKED: Final = 15.0
 """Seconds for which the invariants' verdict is good."""
 
 MOST_RUNNING: Final = 1000
+MOST_WORKERS: Final = 200
+_MOST_WAITING: Final = 100
 _MOST_DEAD: Final = 100
 
 
@@ -53,7 +55,7 @@ async def errors(visit: Visit) -> list[ErrorGroup]:
 
 async def workers(visit: Visit) -> list[WorkerRow]:
     """The workers that were seen last, as far as they serve what the visitor may know of."""
-    found = await visit.recall("workers", MOMENT, lambda: visit.ask(visit.store.workers()))
+    found = await visit.recall("workers", MOMENT, lambda: visit.ask(visit.store.workers(MOST_WORKERS)))
     caller = visit.visitor.caller
     return [row for row in found if _serves(row.queues, caller.queues) and _serves(row.kinds, caller.kinds)]
 
@@ -70,6 +72,24 @@ async def running(visit: Visit) -> list[JobRow]:
         return list(page.jobs)
 
     return await visit.recall("running", MOMENT, look)
+
+
+async def unknown_kinds(visit: Visit, queues: Sequence[str]) -> dict[str, list[str]]:
+    """Of the jobs that wait in these queues, looked at up to a hundred in each, the kinds that no live worker knows."""
+
+    async def look() -> dict[str, list[str]]:
+        live = [worker for worker in await workers(visit) if worker.live]
+        if not live or len(live) == MOST_WORKERS or any(worker.kinds is None for worker in live):
+            return {}  # none lives, which is said elsewhere; or one that is not seen here may know them
+        known = {kind for worker in live for kind in worker.kinds or ()}
+        found = {}
+        for queue in queues:
+            fitting = {"state": "queued", "queue": queue} | visit.narrow
+            page = await visit.ask(visit.store.list_jobs(fitting, None, _MOST_WAITING))
+            found[queue] = sorted({job.kind for job in page.jobs} - known)
+        return found
+
+    return await visit.recall("unknown kinds", 2 * MOMENT, look)
 
 
 async def dead_lately(visit: Visit, since: timedelta) -> tuple[list[JobRow], bool]:

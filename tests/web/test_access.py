@@ -359,3 +359,17 @@ def test_the_metrics_know_the_pages_by_their_templates(site: Site, http: httpx.C
     text = httpx.get(f"{site.url}/metrics").text
     assert 'route="/dashboard/jobs/{job_id}"' in text
     assert str(world.jobs["dead"]) not in text
+
+
+def test_the_overview_names_a_kind_that_no_live_worker_knows(dsn: str) -> None:
+    with connect(dsn) as sql:
+        sql.execute("select start_worker('w', kinds => array['KNOWN'])")
+        for kind, queue in (("KNOWN", "one"), ("NOSUCH", "two"), ("KNOWN", "two")):
+            sql.execute("select enqueue(%s, queue => %s)", [kind, queue])
+        sql.execute("update jobs set created_at = clock() - interval '5 min', run_at = clock() - interval '5 min'")
+    with serving(dsn) as site:
+        shown = httpx.get(f"{site.url}/dashboard/", timeout=60).text
+    assert "NOSUCH: no live worker knows it" in shown
+    assert "two: 2 ready" in shown
+    assert "KNOWN: no live worker" not in shown
+    assert "one: " in shown

@@ -16,6 +16,9 @@ from leasehold.web.visit import Visit
 
 _SHOWN = 6
 
+_LOOKED = 5
+"""Queues that need attention in which the overview looks for kinds that no worker knows."""
+
 
 async def show(visit: Visit) -> Response:
     """The page."""
@@ -31,9 +34,11 @@ async def show(visit: Visit) -> Response:
             invariants(visit), facts.schedules(visit), facts.counts(visit), holder_words(visit), machine(visit)
         ),
     )
+    looked = [one.row.queue for one in queues if one.tone in {"bad", "warn"} and one.row.paused_at is None][:_LOOKED]
+    unknown = await facts.unknown_kinds(visit, looked) if looked else {}
     items = attention(
-        now=visit.now, queues=queues, dead=dead, errors=errors, running=running, workers=workers, invariants=found,
-        holder=holder, standby=system is not None and system.standby,
+        now=visit.now, queues=queues, dead=dead, errors=errors, running=running, workers=workers,
+        unknown=unknown, invariants=found, holder=holder, standby=system is not None and system.standby,
     )  # fmt: skip
     return visit.page(
         "overview.html",
