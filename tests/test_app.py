@@ -154,7 +154,7 @@ def test_many_are_all_or_none(app: App, task: Task[Any, Any], look: Look, queue:
     good, key = task.intent(1), task.using(idempotency_key=queue)
     with pytest.raises(InvalidJob, match=r"jobs\[1\]"):
         # Its arguments are not checked again when it is made of another: the database alone sees it.
-        app.enqueue_many([good, good.carrying("[]")])
+        app.enqueue_many([good, task.using(priority=5).intent(2).carrying("[]")])
     assert jobs(look, queue) == []
     first, second, third = app.enqueue_many([key.intent(1), good, key.intent(2)])
     assert first == third != second
