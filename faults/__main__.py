@@ -26,6 +26,8 @@ def _lease(name: str) -> float:
         return 60.0
     if name == "frozen":  # a keeper has a quarter of a lease to connect again, while ten others do the same
         return 6.0
+    if name == "settings":  # a timeout of a second ends renewals too, on a machine that has much else to do
+        return 20.0
     return 4.0 if name in MATRICES else 2.0
 
 

@@ -228,6 +228,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
 }  # fmt: skip
 
+UNNAMED_SETTING: Final = Mutant(
+    law="what stops a worker is named",
+    edits=[
+        Edit("doctor_settings", "('default_transaction_read_only', '^(on", "('default_transaction_read_only', '^(never")
+    ],
+)
+"""`leasehold doctor` does not know a setting. For the matrix `settings`, whose law this is."""
+
 UNREADABLE_TIMES: Final = Mutant(
     law="what was taken can be looked at",
     statements=[

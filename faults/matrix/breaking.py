@@ -2,7 +2,7 @@
 
 FAULTS_BREAK=place:error: a loop or thread of the process ends with this error a second after it began. FAULTS_ARM=file: at
 each failpoint that a line of the file names (`number point error`), the error it names is raised, once for each number. What
-else happens every ten seconds only, is done three times a second.
+else happens every ten seconds only, is done three times a second. FAULTS_BUG: one of `careless.py`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import psycopg
 
+from faults.matrix.careless import BUGS
 from leasehold import failpoints
 from leasehold.cli import main
 from leasehold.db.listen import Listener
@@ -137,6 +138,8 @@ async def _hand_in_often(self: Any) -> None:
 
 
 if __name__ == "__main__":
+    if bug := os.environ.get("FAULTS_BUG"):
+        BUGS[bug]()
     Statistician.run = _hand_in_often  # type: ignore[method-assign]
     if broken := os.environ.get("FAULTS_BREAK"):
         break_loop(*broken.split(":"))

@@ -83,8 +83,10 @@ def loops(run: Run) -> None:
         for lane in lanes:
             lane.result()
     world.rows("select schedule_disable(key) from schedules")
-    for name in ["held", *(seat.name for crew in seats.values() for seat in crew)]:
-        world.let_go(name)
+    world.let_go()
+    for crew in seats.values():
+        for seat in crew:
+            seat.let_go()
     run.check(not (why := world.ended(world.held, within=60) or world.charged(world.held)), f"innocents: {why}")
     world.settle()
     table.close(run)

@@ -20,6 +20,9 @@ ENDS: Final = ("release", "stop_worker", "before-release", "after-release")
 
 DEATHS_AT_ONCE: Final = 8
 
+DIES_WITHIN: Final = LONG
+"""Seconds for a process one of whose loops has ended."""
+
 
 def start(seat: Seat, pack: Sequence[Cell]) -> Found:
     """Errors come while a worker starts: it tries again, or ends and says why; the next one starts and works."""
@@ -85,11 +88,11 @@ def end(seat: Seat, pack: Sequence[Cell]) -> Found:
 def die(world: World, cells: Sequence[Cell]) -> Found:
     """Loops end, each in a process of its own: so do the processes, and another worker runs what they had."""
     corpses = {cell: _Corpse(world, cell) for cell in cells}
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + DIES_WITHIN
     while any(corpse.member.alive for corpse in corpses.values()) and time.monotonic() < deadline:
         time.sleep(0.05)
     for corpse in corpses.values():
-        world.let_go(corpse.name)
+        corpse.bury()
     heirs = ",".join(corpse.name for corpse in corpses.values())
     heir = world.run.fleet.worker(f"heir-{uuid4().hex[:8]}", world.server.dsn, "--queues", heirs, app=APP).start()
     found = {cell: corpse.judge() for cell, corpse in corpses.items()}
@@ -111,20 +114,29 @@ class _Corpse:
         self._jobs = [world.enqueue("hold", {"until": self.name}, queue=self.name) for _ in range(2)]
         self.member.start()
 
+    def bury(self) -> None:
+        """Note how it ended; end it if it has not. The jobs may end from now on."""
+        self._ending = self._judge_end()
+        if self.member.alive:
+            self.member.kill()
+        self._world.let_go(self.name)
+
+    def _judge_end(self) -> str:
+        """Whether it ended with its own code and a line that names the loop."""
+        member = self.member
+        if member.alive:
+            return "the process lives on, with a dead loop"
+        if member.returncode != WorkerFailed.exit_code:
+            return f"ended with {member.returncode}, not {WorkerFailed.exit_code}: {member.said()[-200:]}"
+        part = "LeaseKeeper" if place(self._cell) in THREADS else place(self._cell)
+        if f"its {part} has died, so the worker ends" not in member.said():
+            return f"without a word: {member.said()[-200:]}"
+        return PASSED
+
     def judge(self) -> str:
-        """Whether it ended with its own code and a line that names the loop, and its jobs were run by another."""
-        member, world = self.member, self._world
-        try:
-            if member.alive:
-                return "the process lives on, with a dead loop"
-            if member.returncode != WorkerFailed.exit_code:
-                return f"ended with {member.returncode}, not {WorkerFailed.exit_code}: {member.said()[-200:]}"
-            part = "LeaseKeeper" if place(self._cell) in THREADS else place(self._cell)
-            if f"its {part} has died, so the worker ends" not in member.said():
-                return f"without a word: {member.said()[-200:]}"
-            why = world.ended(self._jobs, within=LONG)
-            return f"what it had was not run by another: {why}" if why else world.charged(self._jobs)
-        finally:
-            if member.alive:
-                member.kill()
-            world.run.fleet.members.remove(member)
+        """Whether it ended as it should, and its jobs were run by another."""
+        why = self._world.ended(self._jobs, within=LONG)
+        self._world.run.fleet.members.remove(self.member)
+        if self._ending or why:
+            return self._ending or f"what it had was not run by another: {why}"
+        return self._world.charged(self._jobs)

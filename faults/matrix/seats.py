@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Final
 from urllib.error import HTTPError, URLError
+from uuid import uuid4
 
 from faults.fleet import Member
 from faults.matrix.breaking import ERRORS
 from faults.matrix.table import PASSED
-from faults.matrix.world import APP, LONG, Job, World
+from faults.matrix.world import APP, BOUND, LONG, Job, World
 from faults.proxy import RAISE, Proxy
 from leasehold.errors import WorkerFailed
 
@@ -32,6 +33,9 @@ KINDS: Final = ("quick", "chatty", "flaky")
 
 ENDING: Final = ("SystemExit", "KeyboardInterrupt")
 """What ends an API server, which runs no code of users: with an exit code and a line."""
+
+
+DIED: Final = "has died, so the worker ends"
 
 
 class Fuses:
@@ -60,6 +64,8 @@ class Seat:
     proxy: Proxy
     name: str
     held: list[str] = field(default_factory=list)
+    until: str = ""
+    """What lets them go."""
     left: list[str] = field(default_factory=list)
     """Jobs that it gave back, or should have: the next in its place has to run them."""
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -90,6 +96,11 @@ class Seat:
     def heal(self) -> None:
         """Nothing more is raised."""
         self.strike([])
+
+    def let_go(self) -> None:
+        """Let the held jobs end."""
+        if self.until:
+            self.world.let_go(self.until)
 
     def said_since(self, mark: int) -> str:
         """What it has printed since it had printed so many characters."""
@@ -133,6 +144,7 @@ def hurt(seat: Seat, pack: Sequence[Cell]) -> Found:
         cell: PASSED if reached() else "the place was not reached: nothing was tried" for cell, reached in fired.items()
     }
     seat.heal()
+    heard(seat, mark, [cell for cell, reached in fired.items() if reached()])
     code, why = finish(seat, jobs)
     innocent = [job for job, row in world.jobs(jobs).items() if row["kind"] != "flaky"]
     if code is None:
@@ -144,6 +156,16 @@ def hurt(seat: Seat, pack: Sequence[Cell]) -> Found:
     for cell in pack:
         found[cell] = found[cell] or why or verdict_on_end(code, said, cell) or spoken(said, cell)
     return found
+
+
+def heard(seat: Seat, mark: int, pack: Sequence[Cell]) -> None:
+    """Wait until the log names each error; where it says that the worker ends, until it has."""
+
+    def all_said() -> bool:
+        said = seat.said_since(mark)
+        return DIED not in said and not any(spoken(said, cell) for cell in pack)
+
+    _wait(lambda: not seat.member.alive or all_said(), BOUND)
 
 
 def settled(seat: Seat, mark: int) -> None:
@@ -159,16 +181,17 @@ def finish(seat: Seat, jobs: Sequence[str]) -> tuple[int | None, str]:
     """Wait until these have succeeded, by the next worker if this one ends; its exit code, and what has not ended."""
     world, code = seat.world, None
     deadline = time.monotonic() + LONG
-    while why := world.ended(jobs, within=0):
+    while True:
         if not seat.member.alive:
             if code is not None:
                 return code, f"the worker ended a second time: {seat.member.said()[-200:]}"
             code = seat.member.returncode
             seat.member.start()
+        if not (why := world.ended(jobs, within=0)):
+            return code, PASSED
         if time.monotonic() > deadline:
             return code, f"its jobs: {why}"
         time.sleep(0.03)
-    return code, PASSED
 
 
 def hold(seat: Seat) -> None:
@@ -179,8 +202,10 @@ def hold(seat: Seat) -> None:
             raise RuntimeError(f"after the cell before, the worker ended with {seat.member.returncode}")
         seat.member.start()
     running = world.jobs(seat.held)
-    seat.held = [job for job in seat.held if seat.has(running[job]) and running[job]["attempt"] == 1]
-    seat.held += [world.enqueue("hold", {"until": seat.name}, queue=seat.name) for _ in range(2 - len(seat.held))]
+    if not running or any(not seat.has(job) or job["attempt"] != 1 for job in running.values()):
+        seat.let_go()  # those that a worker before it left would take its slots
+        seat.until = uuid4().hex
+        seat.held = [world.enqueue("hold", {"until": seat.until}, queue=seat.name) for _ in range(2)]
     held = seat.held
     world.until(lambda: all(map(seat.has, world.jobs(held).values())), "the seat holds jobs", within=LONG)
 
@@ -197,7 +222,7 @@ def verdict_on_end(code: int | None, said: str, cell: Cell) -> str:
         return PASSED
     if code != WorkerFailed.exit_code or not (cell[1] in ERRORS or place(cell) == "after-claim"):
         return f"the worker ended with {code}: {said[-300:]}"
-    return PASSED if "has died, so the worker ends" in said else f"it ended without a word: {said[-300:]}"
+    return PASSED if DIED in said else f"it ended without a word: {said[-300:]}"
 
 
 def spoken(said: str, cell: Cell) -> str:

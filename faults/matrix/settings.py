@@ -95,7 +95,7 @@ def settings(run: Run) -> None:
 
 
 def note_who_fires(world: World) -> None:
-    """Write down as which role a schedule was fired: any worker may fire any of them."""
+    """Write down as which role a schedule was fired, for any worker may fire any of them; and every change of a job."""
     world.rows("create table public.firing (by text)")
     world.rows("grant insert on public.firing to public")
     world.rows(
@@ -106,7 +106,8 @@ def note_who_fires(world: World) -> None:
         "create trigger note_firing after insert on jobs for each row when (new.kind = 'tick')"
         " execute function public.note_firing()"
     )
-    world.rows("alter table jobs enable always trigger note_firing")  # also under session_replication_role
+    for trigger in ("note_firing", "jobs_note_recorded", "jobs_note_changed"):  # also under session_replication_role
+        world.rows(f"alter table jobs enable always trigger {trigger}")
 
 
 def drive(world: World, waiting: "queue.SimpleQueue[list[str]]", table: Table) -> None:
