@@ -57,6 +57,10 @@ class Show:
         self._killed: set[str] = set()
         self._broken: dict[str, int] = {}
         self._recovered = 0
+        self._owners: dict[UUID, str | None] = {}
+        """Which worker ran which job at the last look."""
+        self._given_back: set[UUID] = set()
+        """Jobs of dead workers that have not been seen running since."""
         self._news = ""
         self._live: Live | None = None
         self._stopping = asyncio.Event()
@@ -140,9 +144,16 @@ class Show:
         live = {part.pid for part in self._workers if part.pid is not None}
         self._pids |= live
         self._killed = {w.id for w in seen.workers if w.host == host and w.pid in self._pids - live}
-        held = {job.id for job in seen.running if job.lease_owner in self._killed}
+        owners = {job.id: job.lease_owner for job in seen.running}
+        held = {job for job, owner in owners.items() if owner in self._killed}
         self._recovered += len(self._orphans - held)
-        self._orphans = held
+        # A neighbour gives a dead worker's jobs back at once: often they are gone before the first look.
+        gone = {job for job, owner in self._owners.items() if owner in self._killed} - self._orphans
+        self._given_back = (self._given_back | gone) - held
+        back = {job for job in self._given_back if job in owners}
+        self._recovered += len(back)
+        self._given_back -= back
+        self._orphans, self._owners = held, owners
         known = {w.pid: (w.id, w.running) for w in seen.workers if w.host == host and w.live}
         rows = [(pid, *known.get(pid, ("", 0))) for pid in sorted(live)]
         workers = [Worker(pid=pid, born=born(pid), name=name, running=running) for pid, name, running in rows]
