@@ -111,7 +111,7 @@ HELPERS = {
     # of owners
     "owns", "seen", "wait_for_keys", "unpark_ended", "check_results",
     # of sessions that sleep
-    "keep_trigger", "made_of", "take_limits", "wait_for_limits",
+    "keep_trigger", "made_of", "take_limits", "limit_mark", "limits_wait", "limits_of_keys", "look_again", "look_later",
     # of rows that raise, or are too large
     "submit_alone", "submit_intents", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",
@@ -132,7 +132,7 @@ HELPERS = {
     "failures_of", "few", "few_wait", "find_jobs", "find_many", "forgotten_jobs", "histogram_bounds", "holds_exist",
     "horizon", "id_at", "intent_problem", "intents_of", "is_moment", "job_fits", "lane_limits", "lanes_not_paused",
     "lanes_queued", "lanes_ready", "lanes_with_room", "last_error_class", "late_schedules", "lease_of", "leases_of",
-    "lock_key_limits", "lock_in_lane", "lock_in_lanes", "lock_runnable", "lost_jobs", "missing_guards", "moment_of",
+    "lock_in_lane", "lock_in_lanes", "lock_runnable", "lost_jobs", "missing_guards", "moment_of",
     "moment_of_id", "names_in_words", "note_changed", "note_recorded", "oldest_ready", "open_walk", "orphaned_jobs",
     "overdue_jobs", "overdue_leases", "park_under", "payload_fits", "plan_schedule_anew", "prefix_end",
     "recent_traffic", "record_intent", "refuse", "refuse_payload", "refuse_rewriting", "refuse_schedule",

@@ -1,5 +1,6 @@
 """Transactions that are left open: what they hold up, and what goes on beside them."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -19,6 +20,14 @@ def enqueued(session, count=1, **intent):
 
 def claimed(session, function="claim", worker="w", count=10, **options):
     return [row.id for row in session.rows(function, worker=worker, count=count, claim_id=uuid4(), **options)]
+
+
+def wait(session, seconds):
+    """Let claims wait so long for limits."""
+    session.execute(
+        "create or replace function limits_wait() returns interval language sql immutable parallel safe"
+        f" return interval '{seconds} seconds'"
+    )
 
 
 @pytest.mark.parametrize("scope", HELD)
@@ -54,7 +63,7 @@ def test_a_place_that_a_claim_left_open_may_have_is_given_to_no_other(db, sessio
 
 @pytest.mark.parametrize("scope", HELD)
 def test_a_claim_that_ends_soon_is_waited_for(db, session, scope):
-    session.execute("alter function wait_for_limits(limits[]) set lock_timeout = '60s'")
+    wait(session, 60)
     set_limit(session, scope, HELD[scope], 5)
     enqueued(session, **UNDER[scope])
     holder, claimer = db.connect(), db.connect()
@@ -79,3 +88,94 @@ def test_explain_names_the_session_that_keeps_a_limit(db, session, scope):
         db.until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
         assert session.rows("explain", job_id=enqueued(session)[0]) == []
     assert session.rows("explain", job_id=held) == []
+
+
+@pytest.mark.parametrize("scope", HELD)
+def test_a_claim_that_waits_for_one_limit_keeps_no_other(db, session, scope):
+    """The claim waits for a limit that stays locked; meanwhile another takes what only the other limits bear upon."""
+    wait(session, 60)
+    set_limit(session, "global", "", 1000)
+    set_limit(session, "kind", "k", 1000)
+    set_limit(session, "queue", "another", 1000)
+    set_limit(session, scope, HELD[scope], 5)
+    (held,) = enqueued(session, **UNDER[scope])
+    others = enqueued(session, 3, queue="another")
+    holder, claimer = db.connect(), db.connect()
+    with ThreadPoolExecutor(1) as pool:
+        with holder.transaction():
+            holder.rows("set_limit", scope=scope, name=HELD[scope], max_running=6)
+            claim = pool.submit(claimed, claimer)
+            db.until_blocked(session, [claimer.info.backend_pid])
+            free = session.values("select scope from limits for no key update skip locked")
+            assert "global" in free
+            assert len(free) == 3
+            assert claimed(session, worker="v", queues=["another"]) == others
+        assert claim.result() == [held]
+    db.assert_consistent(session)
+
+
+def test_an_exhausted_global_limit_is_not_taken(db, session):
+    set_limit(session, "global", "", 1)
+    enqueued(session, 2)
+    assert len(claimed(session, count=1)) == 1
+    with session.transaction():
+        assert claimed(session) == []
+        assert db.connect().values("select scope from limits for no key update skip locked") == ["global"]
+
+
+def test_other_queues_flow_at_a_good_part_of_their_rate_while_a_limit_is_held(db, session):
+    set_limit(session, "global", "", 100_000)
+    set_limit(session, "queue", "held", 5)
+    enqueued(session, **UNDER["queue"])
+    db.insert(session, 6000, queue="'free'", kind="'k'")
+    free = flow(db, 2)
+    assert free > 0
+    sleeper = db.connect()
+    with sleeper.transaction():
+        sleeper.rows("set_limit", scope="queue", name="held", max_running=6)
+        assert flow(db, 6) / 3 > free / 10
+
+
+def flow(db, seconds):
+    """How many jobs of queue `free` six claimers get, one at a time; all of them look at the held queue too."""
+
+    def claims(claimer, place):
+        end, taken = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            taken += len(claimed(claimer, worker=f"w{place}", count=5))
+        return taken
+
+    return sum(db.crowd(6, claims))
+
+
+@pytest.mark.parametrize("scope", ["global", *HELD])
+def test_claims_that_wait_in_vain_wake_no_worker_until_the_limit_is_free(db, session, scope):
+    name = HELD.get(scope, "")
+    set_limit(session, scope, name, 5)
+    (held,) = enqueued(session, **UNDER.get(scope, {}))
+    sleeper, listener = db.connect(), db.connect()
+    listener.execute("listen leasehold")
+
+    def heard():
+        session.execute("notify leasehold, 'end'")
+        notes = []
+        for note in listener.notifies(timeout=60):
+            if note.payload == "end":
+                return notes
+            notes.append(note.payload)
+        return None
+
+    with sleeper.transaction():
+        sleeper.execute("select from limits for no key update")
+        for _ in range(4):
+            assert claimed(session) == []
+        assert heard() == ["@due"]
+        for _ in range(2):
+            (row,) = session.rows("upkeep")
+            assert row.next_due == pytest.approx(0.5)
+        assert heard() == []
+    session.rows("upkeep")
+    assert heard() == ["held" if scope == "queue" else ""]
+    (row,) = session.rows("upkeep")
+    assert row.next_due is None
+    assert claimed(session) == [held]

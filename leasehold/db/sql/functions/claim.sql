@@ -183,7 +183,8 @@ declare
   won uuid[];
   under_keys record;
   rooms jsonb := '{}';        -- what is left of the key limits that we have locked
-  passed boolean := false;    -- somebody else was counting under a key limit
+  passed boolean := false;    -- another claim was counting under a key limit
+  waited boolean;             -- and this one has waited for it in vain: upkeep looks again
   fruitless integer := 0;     -- rounds in which key limits admitted nothing
   key_rounds integer := 0;    -- rounds that had exclusive keys to settle
   asked integer;
@@ -196,10 +197,10 @@ begin
   select array_agg(l.queue), array_agg(l.kind), array_agg(coalesce(-l.priority, -32768)::smallint),
          array_agg(coalesce(l.id, '00000000-0000-0000-0000-000000000000')),
          case when count(coalesce(l.queue_room, l.kind_room)) > 0 then array_agg(l.queue_room) end,
-         array_agg(l.kind_room)
-  into queues, kinds, ranks, ids, queue_rooms, kind_rooms
+         array_agg(l.kind_room), coalesce(bool_or(l.waited), false)
+  into queues, kinds, ranks, ids, queue_rooms, kind_rooms, waited
   from jsonb_to_recordset(lanes) as l(queue text, kind text, priority smallint, id uuid, queue_room integer,
-    kind_room integer);
+    kind_room integer, waited boolean);
   if queues is null then
     return taken;
   end if;
@@ -234,7 +235,7 @@ begin
       under_keys := admit_in_rooms(found_now.ids, won, taken, rooms);
       won := under_keys.admitted;
       rooms := under_keys.rooms;
-      passed := passed or under_keys.passed;
+      passed := passed or under_keys.passed and not waited;
       fruitless := case when under_keys.touched and cardinality(won) = 0 then fruitless + 1 else 0 end;
     end if;
     taken := taken || won;

@@ -161,7 +161,10 @@ as $$
 declare
   keys text[];
 begin
-  with due as materialized (select u.ctid from unpark_later u limit 500 for update skip locked),
+  with due as materialized (
+    select u.ctid from unpark_later u
+    where not exists (select from limits l where limit_mark(l.scope, l.name) = u.exclusive_key)  -- look_again
+    limit 500 for update of u skip locked),
   taken as (delete from unpark_later u using due where u.ctid = due.ctid returning u.exclusive_key)
   select array_agg(t.exclusive_key) into keys from taken t;
   if keys is not null then

@@ -58,6 +58,7 @@ begin
     end;
   end loop;
   perform unpark_again();
+  perform look_again();
   return moved;
 end $$;
 

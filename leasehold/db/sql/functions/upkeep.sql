@@ -44,7 +44,10 @@ begin
   end if;
   if exists (select from unpark_later) then
     -- Keys that were in use when their job ended; or more of them than promote has tried, which are in use by no claim.
-    next_due := least(next_due, case when exists (select from unpark_later offset 500) then 0.05 else 0.2 end);
+    -- And limits that claims have waited for in vain.
+    next_due := least(next_due, case when exists (select from unpark_later offset 500) then 0.05
+      when exists (select from unpark_later u where not starts_with(u.exclusive_key, chr(1) || 'limit ')) then 0.2
+      else 0.5 end);
   end if;
   return next;
 end $$;
