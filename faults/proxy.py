@@ -295,9 +295,10 @@ class _Line:
         await to.drain()
 
 
-def _raising(state: str) -> bytes:
-    """A question that the server answers with an error of this SQLSTATE, whether in a transaction or not."""
-    query = f"do $$ begin raise exception using errcode = '{state}', message = '{state} on purpose'; end $$"
+def _raising(way: str) -> bytes:
+    """A question that the server answers with an error of this SQLSTATE and these words, in a transaction or not."""
+    state, _, words = way.partition(" ")
+    query = f"do $$ begin raise exception using errcode = '{state}', message = '{state} on purpose {words}'; end $$"
     body = query.encode() + b"\0"
     return b"Q" + struct.pack("!I", len(body) + 4) + body
 

@@ -116,7 +116,7 @@ def watch(file: Path) -> Callable[[str], None]:
                 return
             seen.add(number)
         Path(f"{file}.{number}").touch()
-        raise error_of(error, point)
+        raise error_of(error, f"{point} {number}")
 
     return reach
 

@@ -38,8 +38,14 @@ ENDING: Final = ("SystemExit", "KeyboardInterrupt")
 DIED: Final = "has died, so the worker ends"
 
 
+_numbers = itertools.count(1)
+
+
 class Fuses:
-    """A knife that raises an error in place of each of these functions, once each."""
+    """A knife that raises an error in place of each of these functions, once each.
+
+    Its words are new each time: what a worker has said of a schedule, it does not say again.
+    """
 
     def __init__(self, states: dict[str, str]) -> None:
         self._states = states
@@ -52,7 +58,7 @@ class Fuses:
             if function not in self._states or function in self.blown:
                 return None
             self.blown.add(function)
-        return RAISE, self._states[function]
+        return RAISE, f"{self._states[function]} {function} {next(_numbers)}"
 
 
 @dataclass

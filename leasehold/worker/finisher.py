@@ -133,7 +133,8 @@ class Finisher:
             if not left:
                 self._outage.over(_PART)
                 return
-            self._outage.met(_PART, left[0][1])
+            for error in dict.fromkeys(error for _, error in left):  # successes and failures have one each
+                self._outage.met(_PART, error)
             refused_for = time.monotonic() - began
             pending = [after for report, error in left if (after := self._next_try(report, error, refused_for))]
             if pending:
