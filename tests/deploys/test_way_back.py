@@ -107,6 +107,17 @@ def test_a_trigger_that_was_changed_by_hand_is_made_again(dsn):
         assert ask(TRIGGER) == before
 
 
+@pytest.mark.parametrize("how", ["disable", "enable replica"])
+def test_a_trigger_that_was_disabled_is_enabled_again(dsn, how):
+    enabled = "select tgenabled::text from pg_trigger where tgname = 'jobs_transition'"
+    with looking(dsn) as ask, psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"alter table leasehold.jobs {how} trigger jobs_transition")
+        assert ask(enabled) != "O"
+        session.execute("update leasehold.function_files set checksum = 'changed' where name = 'zz_triggers.sql'")
+        migrate(dsn)
+        assert ask(enabled) == "O"
+
+
 def test_an_open_transaction_holds_up_a_migration_and_no_one_else(dsn, tmp_path):
     source = next_release(tmp_path / "sql")
     triggers = tmp_path / "sql/functions/zz_triggers.sql"

@@ -111,7 +111,8 @@ HELPERS = {
     # of owners
     "owns", "seen", "wait_for_keys", "unpark_ended", "check_results",
     # of sessions that sleep
-    "keep_trigger", "made_of", "take_limits", "limit_mark", "limits_wait", "limits_of_keys", "look_again", "look_later",
+    "bytes_of", "under_way", "keep_trigger", "made_of", "take_limits", "limit_mark", "limits_wait", "limits_of_keys",
+    "look_again", "look_later",
     # of rows that raise, or are too large
     "submit_alone", "submit_intents", "accept_one",
     "is_of_schema", "is_passing", "set_aside", "write_report", "report_one", "renew_one", "first_of_lanes",

@@ -265,3 +265,29 @@ def test_a_claim_one_by_one_is_noted_though_it_takes_nothing(session):
     session.one("enqueue", kind="k")
     assert session.column("claim", worker="w", claim_id=numbered(1)) == []
     assert len(session.column("claim", worker="w", claim_id=numbered(3))) == 1
+
+
+def compressed(db, session, most):
+    """100 jobs of 6.4 kB each that are stored in a hundredth of it, and claims that give `most` bytes."""
+    session.execute(
+        f"create or replace function claim_bytes() returns bigint language sql immutable parallel safe return {most}"
+    )
+    text = "jsonb_build_object('t', repeat('x', 6400))"
+    db.insert(session, 90, queue="'q'", kind="'a'", payload=text)
+    db.insert(session, 10, queue="'q'", kind="'b'", payload=text)
+
+
+def test_a_claim_is_cut_by_the_bytes_that_payloads_have_not_by_the_most_they_could_have(db, session):
+    compressed(db, session, 1_000_000)
+    assert session.value("select sum(most_bytes(payload)) from jobs") > 1_500_000
+    assert len(session.rows("claim", worker="w", count=100)) == 100
+
+
+@pytest.mark.parametrize("kinds", [["a"], ["a", "b"]])
+def test_a_claim_that_was_cut_by_bytes_says_that_there_is_more(db, session, kinds):
+    compressed(db, session, 300_000)
+    listener = db.connect()
+    listener.execute("listen leasehold")
+    assert 40 <= len(session.rows("claim", worker="w", kinds=kinds, count=100)) < 50
+    session.execute("notify leasehold, 'end'")
+    assert [note.payload for note in listener.notifies(timeout=60, stop_after=2)] == ["q", "end"]

@@ -90,6 +90,24 @@ def test_explain_names_the_session_that_keeps_a_limit(db, session, scope):
     assert session.rows("explain", job_id=held) == []
 
 
+@pytest.mark.parametrize("function", ["claim", "claim_job"])
+def test_explain_names_the_session_that_keeps_limits_it_took_in_a_subtransaction(db, session, function):
+    set_limit(session, "queue", "held", 5)
+    set_limit(session, "kind", "k", 5)
+    (first,) = enqueued(session, queue="held")
+    session.rows("start_worker", worker="w", kinds=["k"])
+    sleeper = db.connect()
+    with sleeper.transaction():
+        if function == "claim":
+            assert claimed(sleeper, worker="v") == [first]
+        else:
+            assert sleeper.one("claim_job", job_id=first, worker="v") is True
+        (held,) = enqueued(session, queue="held")
+        pid = f"pid {sleeper.info.backend_pid}"
+        db.until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
+    assert session.rows("explain", job_id=held) == []
+
+
 @pytest.mark.parametrize("scope", HELD)
 def test_a_claim_that_waits_for_one_limit_keeps_no_other(db, session, scope):
     """The claim waits for a limit that stays locked; meanwhile another takes what only the other limits bear upon."""

@@ -18,3 +18,10 @@ begin
                 from jobs j where j.id = any(locked)) f) t
     where t.bytes <= room or first and t.place = 1);
 end $$;
+
+-- The bytes of these jobs' payloads.
+create or replace function bytes_of(ids uuid[]) returns bigint language plpgsql
+as $$
+begin
+  return (select coalesce(sum(pg_column_size(array[j.payload])), 0) from jobs j where j.id = any(ids));
+end $$;

@@ -63,8 +63,10 @@ begin
     from pg_trigger t where t.tgrelid = on_table and t.tgname = keep_trigger.name);
 end $$;
 
+-- A trigger that was disabled (D), or left to replicas (R), differs too.
 create or replace function made_of(trigger_id oid, definition text) returns text language sql stable
-return 'made of ' || hashtextextended(definition || pg_get_triggerdef(trigger_id), 0);
+return 'made of ' || hashtextextended(definition || pg_get_triggerdef(trigger_id) || (
+  select case when t.tgenabled in ('D', 'R') then t.tgenabled::text else '' end from pg_trigger t where t.oid = trigger_id), 0);
 
 -- Serialises the claims of one exclusive key. Collisions of the hash only make a claimer look elsewhere.
 create or replace function exclusive_lock(exclusive_key text) returns bigint language sql stable

@@ -1,14 +1,15 @@
 -- Take up to `count` runnable jobs under a lease.  queued -> running.
 -- Order: priority (higher first), then creation. Only the given queues and kinds (null: any), and no paused queue.
--- Repeating a call with the same claim_id gives the same jobs: the answer may have been lost.
+-- Repeating a call with the same claim_id gives the same jobs: the answer may have been lost. The claim ids of version 7 that
+-- one worker name sends must grow: after a later one an older one takes nothing. Ids of other versions are in no order.
 -- `lanes` narrows the look to some queue/kind pairs, each after a place in claim order that the caller has
 -- already been given: [{"queue": …, "kind": …, "priority": …, "id": …}]. A claim that starts there does not
 -- walk over the dead index entries of what was claimed before, which vacuum cannot remove while somebody
 -- holds an old snapshot. A claim without lanes looks everywhere.
--- Waits for an earlier try of the same claim five seconds at most; for limits that another transaction holds a quarter of a
--- second, then it takes what they do not bear upon. A claim that raises takes nothing; claim_each then does the same row by
+-- Waits for an earlier try of the same claim five seconds at most; for all its limits together that other transactions hold a
+-- quarter of a second, then it takes what they do not bear upon. A claim that raises takes nothing; claim_each then does the same row by
 -- row, without waiting, and finds the job at fault.
--- At most 64 MB of payload at once, but always one job.
+-- At most 64 MB of payload at once, but always one job; where that leaves jobs behind, their queues are announced.
 -- Errors: LH003 invalid_argument, 55P03 lock_not_available.
 
 create or replace function check_lanes(lanes jsonb) returns void language plpgsql
@@ -141,32 +142,6 @@ begin
     order by j.id for update skip locked) t;
 end $$;
 
--- Of jobs that were locked up to a place in claim order: those before the one that brings in the 101st exclusive key, and
--- the place of the last of them. As many keys are settled at once; the rest is looked at again.
-create or replace function before_too_many_keys(
-  locked uuid[], place_rank smallint, place_id uuid, out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
-) language plpgsql
-as $$
-#variable_conflict use_column
-declare
-  total integer := cardinality(locked);
-begin
-  exclusive := true;
-  select array_agg(t.id order by t.rank, t.id), max(t.rank), (array_agg(t.id order by t.rank desc, t.id desc))[1]
-  into ids, last_rank, last_id
-  from (
-    select f.id, f.rank, sum(f.first) over (order by f.rank, f.id) as keys
-    from (
-      select j.id, -j.priority as rank, (j.exclusive_key is not null and row_number() over (
-        partition by j.exclusive_key order by -j.priority, j.id) = 1)::integer as first
-      from jobs j where j.id = any(locked)) f) t
-  where t.keys <= 100;
-  if cardinality(ids) = total then
-    last_rank := place_rank;
-    last_id := place_id;
-  end if;
-end $$;
-
 -- Lock up to `wanted` jobs that may run now, exclusive keys settled. Lanes may come with the room of their queue and of
 -- their kind; `keys_limited`: there are limits on keys.
 create or replace function lock_runnable(lanes jsonb, wanted integer, at timestamptz, keys_limited boolean default false)
@@ -191,6 +166,7 @@ declare
   at_end boolean;
   bytes bigint := claim_bytes();
   found_bytes bigint;
+  fitting uuid[];
   cut boolean;                -- not all that was found fits into the bytes
   taken uuid[] := '{}';
 begin
@@ -215,10 +191,15 @@ begin
     exit when found_now.last_id is null;
     at_end := cardinality(queues) = 1 and cardinality(found_now.ids) < asked;
     found_bytes := coalesce(found_now.bytes, 0);
-    cut := found_bytes > bytes;
+    cut := false;
+    if found_bytes > bytes then  -- perhaps: that is the most they can have
+      fitting := within_bytes(found_now.ids, bytes, cardinality(taken) = 0);
+      cut := cardinality(fitting) < cardinality(found_now.ids);
+      found_now.ids := fitting;
+      exit when cardinality(fitting) = 0;
+      found_bytes := bytes_of(fitting);
+    end if;
     if cut then
-      found_now.ids := within_bytes(found_now.ids, bytes, cardinality(taken) = 0);
-      exit when cardinality(found_now.ids) = 0;
       select -j.priority, j.id into found_now.last_rank, found_now.last_id
       from jobs j where j.id = any(found_now.ids) order by -j.priority desc, j.id desc limit 1;
       at_end := false;
@@ -272,7 +253,7 @@ begin
       exit when queues is null;
     end if;
   end loop;
-  if passed then
+  if passed or cut and cardinality(taken) < wanted then  -- there is more: this was not the end
     perform announce(array(select distinct l ->> 'queue' from jsonb_array_elements(lanes) l));
   end if;
   return taken;
@@ -345,6 +326,9 @@ begin
       if found_now.exclusive is distinct from true then
         taken := case when found_now.bytes > claim_bytes() then within_bytes(found_now.ids, claim_bytes(), true)
           else coalesce(found_now.ids, '{}') end;
+        if cardinality(taken) < cardinality(found_now.ids) then
+          perform announce(queues);
+        end if;
       end if;
     end if;
   end if;

@@ -3,6 +3,7 @@
 -- jobs, the first of each lane first, and does not wait for limits, keys or rows. What is no row's fault (is_passing) is
 -- raised, and so is an error that each of three jobs or more has raised alike: that is no single job's fault either, and
 -- none of them is set aside.
+-- Claim ids of version 7 must grow for each worker name, as in claim: an older one takes nothing. Others are in no order.
 -- Errors: LH003 invalid_argument.
 
 -- The first jobs of these lanes: the best of each, then the second best, so that no lane hides another. Of more lanes than

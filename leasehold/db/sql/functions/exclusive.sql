@@ -171,3 +171,29 @@ begin
     perform unpark_ended(keys, false);
   end if;
 end $$;
+
+-- Of jobs that were locked up to a place in claim order: those before the one that brings in the 101st exclusive key, and
+-- the place of the last of them. As many keys are settled at once; the rest is looked at again.
+create or replace function before_too_many_keys(
+  locked uuid[], place_rank smallint, place_id uuid, out ids uuid[], out exclusive boolean, out last_rank smallint, out last_id uuid
+) language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  total integer := cardinality(locked);
+begin
+  exclusive := true;
+  select array_agg(t.id order by t.rank, t.id), max(t.rank), (array_agg(t.id order by t.rank desc, t.id desc))[1]
+  into ids, last_rank, last_id
+  from (
+    select f.id, f.rank, sum(f.first) over (order by f.rank, f.id) as keys
+    from (
+      select j.id, -j.priority as rank, (j.exclusive_key is not null and row_number() over (
+        partition by j.exclusive_key order by -j.priority, j.id) = 1)::integer as first
+      from jobs j where j.id = any(locked)) f) t
+  where t.keys <= 100;
+  if cardinality(ids) = total then
+    last_rank := place_rank;
+    last_id := place_id;
+  end if;
+end $$;

@@ -2,6 +2,19 @@
 -- worker may take it any moment. `blocker` is the job that stands in the way, where it is one.
 -- Errors: LH002 job_unknown.
 
+-- Whether the transaction or subtransaction of this number has not ended. The epoch is that of the nearest number.
+create or replace function under_way(number xid) returns boolean language plpgsql stable
+as $$
+declare
+  near constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+  guess bigint := near / 4294967296 * 4294967296 + number::text::bigint;
+begin
+  guess := guess - case when guess - near > 2147483648 then 4294967296 else 0 end;
+  return guess > 2 and coalesce(pg_xact_status(guess::text::xid8) = 'in progress', false);
+exception when invalid_parameter_value then
+  return false;  -- the number of a set of lockers
+end $$;
+
 create or replace function explain_v1(job_id uuid)
 returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable
 security definer set search_path from current
@@ -62,6 +75,19 @@ begin
     join pg_stat_activity a on a.pid = k.pid and coalesce(a.xact_start < clock_timestamp() - interval '1 second', true)
     where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
             else starts_with(job.exclusive_key, l.name) end;
+  -- Locked in a subtransaction that has ended, its xid has no session in pg_locks. Every claim has the lock of holds_exist.
+  return query
+    select 'limit', format('the %s limit %L is in use by a claim that is open, perhaps the one since %s (pid %s%s)', l.scope,
+      l.name, a.xact_start, a.pid, ', ' || nullif(a.application_name, '')), null::uuid, null::timestamptz
+    from limits l
+    join pg_locks k on k.locktype = 'advisory' and k.granted and k.classid = 'limits'::regclass and k.objid = 0
+      and k.objsubid = 2 and k.pid <> pg_backend_pid()
+      and k.database = (select d.oid from pg_database d where d.datname = current_database())
+    join pg_stat_activity a on a.pid = k.pid and coalesce(a.xact_start < clock_timestamp() - interval '1 second', true)
+    where case l.scope when 'global' then true when 'queue' then l.name = job.queue when 'kind' then l.name = job.kind
+            else starts_with(job.exclusive_key, l.name) end
+      and under_way(l.xmax)
+      and not exists (select from pg_locks x where x.locktype = 'transactionid' and x.granted and x.transactionid = l.xmax);
   select array_agg(w.id), count(*) filter (where w.kinds is null or job.kind = any(w.kinds)),
          count(*) filter (where (w.kinds is null or job.kind = any(w.kinds))
            and (w.queues is null or job.queue = any(w.queues)))
