@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,9 @@ _PATIENCE = 75.0
 
 _CHECK = "the start of the worker"
 
+_LOOP_STOPPED = "Event loop stopped before Future completed."
+"""What asyncio and uvloop say when a task has stopped the event loop."""
+
 _LAST_STEPS = 15.0
 """Seconds beyond the grace period after which a worker that has died ends, wherever it is."""
 
@@ -140,8 +144,9 @@ def command(  # noqa: PLR0913 (each is an option)
         raise typer.Exit(_supervise(processes, grace, watcher, health, systemd))
     limit = memory_limit << 20 if memory_limit is not None else None
     loaded = _load(app)
-    serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit)
-    code = _to_the_end(serving)
+    begun = threading.Event()
+    serving = serve(loaded, options, tether=tether, systemd=systemd, health=health, memory_limit=limit, begun=begun.set)
+    code = _to_the_end(serving, begun)
     end_within(_LAST_SECONDS, code)  # threads and exit hooks that tasks left behind may not end
     if code:
         raise typer.Exit(code)
@@ -164,10 +169,14 @@ def _load(app: str) -> App:
     return loaded
 
 
-def _to_the_end(serving: Coroutine[Any, Any, int]) -> int:
+def _to_the_end(serving: Coroutine[Any, Any, int], begun: threading.Event) -> int:
     try:
         return run_async(serving)
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as end:
+        if isinstance(end, RuntimeError) and str(end) != _LOOP_STOPPED:
+            raise  # of ours, or of a library
+        if isinstance(end, KeyboardInterrupt) and not begun.is_set():
+            raise  # Ctrl-C before the worker's own handlers were there
         logger.critical("the event loop of this worker has ended, so the worker ends; its leases run out", exc_info=end)
         raise WorkerFailed(
             f"the event loop of this worker has ended: {type(end).__name__}: {end}",
@@ -202,8 +211,12 @@ async def serve(
     systemd: Systemd | None = None,
     health: HealthFile | None = None,
     memory_limit: int | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a worker under signals, until it has stopped. Gives the exit code: RETIRED if it wants to be replaced."""
+    """Run a worker under signals, until it has stopped. Gives the exit code: RETIRED if it wants to be replaced.
+
+    `begun` is called when the signals are heard.
+    """
     worker = Worker(app, options)
     await _until_checked((await app.adatabase()).dsn, worker, health)
     if memory_limit is not None:
@@ -216,6 +229,7 @@ async def serve(
     try:
         again, patience = partial(loop.call_soon_threadsafe, worker.stop), options.grace + _PATIENCE
         with Signals(stop, again, patience=patience, main=loop.call_soon_threadsafe):
+            begun()
             async with attended(worker, tether=tether, systemd=systemd, health=health, memory_limit=memory_limit):
                 await worker.run()
     except WorkerFailed as error:

@@ -32,6 +32,9 @@ _LAST_WORDS: Final = 0.3
 _LOOK: Final = 1.0
 """Seconds between two looks whether the handlers are still ours."""
 
+_PUT_BACK: Final = 3
+"""Looks after which our pipe is put back unseen: which one Python writes to cannot be asked for."""
+
 _HEARD = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -60,6 +63,8 @@ class Signals:
         self._ended = False
         self._before: dict[int, Any] = {}
         self._others = -1
+        self._looks = 0
+        self._asked = False
         self._pipe = (-1, -1)
         self._thread = threading.Thread(target=self._listen, name="leasehold-signals", daemon=True)
 
@@ -96,15 +101,22 @@ class Signals:
 
     def _look(self) -> None:
         """A signal that was ignored for a moment is lost, but a second one is heard again."""
-        if self._main is not None and any(signal.getsignal(number) is not _nothing for number in _HEARD):
+        if self._main is None or self._asked:
+            return
+        self._looks += 1
+        if self._looks % _PUT_BACK == 0 or any(signal.getsignal(number) is not _nothing for number in _HEARD):
             with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._asked = True
                 self._main(self._put_back)
 
     def _put_back(self) -> None:
+        self._asked = False
         if self._ended:
             return
         before = {number: signal.signal(number, _nothing) for number in _HEARD}
-        signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        replaced = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        if replaced not in (-1, self._pipe[1]):  # asyncio's, when a task has added a handler of its own
+            self._others = replaced
         changed = ", ".join(
             signal.Signals(number).name for number, handler in before.items() if handler is not _nothing
         )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from leasehold.db.link import Link
 from leasehold.db.store import Store, Token
-from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.worker.journal import Place
+from leasehold.errors import DatabaseUnavailable, LeaseholdError, LockTimeout
+from leasehold.worker.journal import Death, Place
 
 if TYPE_CHECKING:
     from leasehold.worker.runner import Runner
@@ -32,8 +32,6 @@ class Aftermath:
         self._link = link
         self._store = store
         self._runner = runner
-        self._counted: set[str] = set()
-        """Dead workers whose jobs are suspects already and not yet given back."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -46,35 +44,50 @@ class Aftermath:
 
     async def _look(self) -> None:
         found = False
-        for worker, running in self._place.deaths():
+        for death in self._place.deaths():
             found = True
-            if worker not in self._counted:  # before its jobs are given back: the next death may be at once
-                self._place.suspect(running)
-                self._counted.add(worker)
-            if not await self._clear_up(worker, running):
+            if not await self._clear_up(death):
                 break  # its journal stays, and is taken up at the next look, here or by another worker
-            self._counted.discard(worker)
         if found:
             self._runner.solitude.suspects = self._place.suspects()
 
-    async def _clear_up(self, worker: str, running: set[str]) -> bool:
+    async def _clear_up(self, death: Death) -> bool:
         """Give back all that the worker held; but not the only one that it was running: that one has failed.
 
         False: the database is away, and it has to be done later.
         """
+        worker, running = death.worker, death.running
         try:
             owned = await self._link.run(self._store.owned(worker))
-            given = [token for token in owned if len(running) != 1 or token.id not in running]
-            if given:
-                await self._link.run(self._store.release(worker, given))
+            free = [token for token in owned if len(running) != 1 or token.id not in running]
+            given = await self._release(worker, free)
         except DatabaseUnavailable as error:
             logger.debug("worker %s died; its jobs are given back when the database is there: %s", worker, error)
             return False
         except LeaseholdError as error:
             logger.warning("worker %s died; its jobs are left to their leases: %s", worker, error)
             return True
-        if owned:
+        death.cleared = len(given) == len(free)  # else at the next look: another session has locked the rest
+        if given or (owned and death.cleared):
             self._say(worker, owned, given, running)
+        return True
+
+    async def _release(self, worker: str, tokens: list[Token]) -> list[Token]:
+        """Give them back; one by one if a row is locked, so that only that job waits. Those that are not locked."""
+        if not tokens:
+            return []
+        try:
+            await self._link.run(self._store.release(worker, tokens))
+        except LockTimeout:
+            return [token for token in tokens if await self._release_one(worker, token)]
+        return tokens
+
+    async def _release_one(self, worker: str, token: Token) -> bool:
+        try:
+            await self._link.run(self._store.release(worker, [token]))
+        except LockTimeout as error:
+            logger.debug("worker %s died; its job %s is given back later: %s", worker, token.id, error)
+            return False
         return True
 
     @staticmethod
@@ -83,5 +96,5 @@ class Aftermath:
         ran = sum(token.id in running for token in owned)
         logger.warning(
             "worker %s died with %d jobs in hand, %d of them running: %d given back uncounted%s", worker, len(owned),
-            ran, len(given), "" if len(given) == len(owned) else f"; {next(iter(running))} has failed with it",
+            ran, len(given), f"; {next(iter(running))} has failed with it" if len(running) == ran == 1 else "",
         )  # fmt: skip

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.errors import LeaseholdError
-from leasehold.outcome import Outcome
+from leasehold.outcome import Error, Failed, Outcome
 from leasehold.worker.judge import NO_RESULT, as_error, outcome_of
 
 if TYPE_CHECKING:
@@ -193,11 +193,24 @@ def warn_of_threads(tasks: "Iterable[Task[..., Any]]") -> None:
             )  # fmt: skip
 
 
+_UNSAID = Ended(
+    Failed(
+        error=Error(type="MemoryError", message="no memory to write down how the task has ended", traceback=""),
+        retry_after=60.0,
+    ),
+    None,
+)
+"""Made beforehand."""
+
+
 def _call(
     attempt: "Callable[[], Ended]", loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Ended]", process: int
 ) -> None:
     """Run in the thread; hand what came of it to the event loop, if that still listens."""
-    ended = attempt()
+    try:
+        ended = attempt()
+    except BaseException:  # noqa: BLE001 (no memory even to say what was raised: the thread goes on, the job fails)
+        ended = _UNSAID
     end_copy_of(process)
     with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
         loop.call_soon_threadsafe(_set, done, ended)

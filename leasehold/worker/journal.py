@@ -17,6 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
@@ -28,6 +29,8 @@ VARIABLE: Final = "LEASEHOLD_RUN_DIR"
 
 _ENTRY: Final = 48
 """Bytes of a slot. One whose first byte is 0 is empty."""
+_COUNTED: Final = 47
+"""The byte of a journal, unused by its first slot, that is not 0 when the death of its worker was counted."""
 _ENDING: Final = ".journal"
 
 _ALONE_AFTER: Final = 2
@@ -88,6 +91,17 @@ class Journal:
         self._file.close()
 
 
+@dataclass(slots=True)
+class Death:
+    """A worker that has died."""
+
+    worker: str
+    running: set[str]
+    """The jobs that it was running."""
+    cleared: bool = field(default=True, compare=False)
+    """Set to False to keep its journal for a later look."""
+
+
 class Place:
     """Where the journals of this host's workers on one database and schema are."""
 
@@ -119,11 +133,11 @@ class Place:
             self._trusted = True
         return True
 
-    def deaths(self) -> Iterator[tuple[str, set[str]]]:
-        """The workers that have died and left a journal, with the jobs that they were running.
+    def deaths(self) -> Iterator[Death]:
+        """The workers that have died and left a journal. The jobs that they were running are suspects from then on.
 
         A journal is removed when the next one is asked for, and locked until then: who dies or gives up before it has
-        cleared up leaves it to another.
+        cleared up leaves it to another. It says itself whether the death was counted, so that one death counts once.
         """
         if not self._is_trusted():
             return
@@ -133,9 +147,17 @@ class Place:
                 with file:
                     data = file.read()
                     entries = [data[n : n + 36] for n in range(0, len(data), _ENTRY)]
-                    running = {e.decode("ascii", "replace") for e in entries if e[0]}
-                    yield path.name.removesuffix(_ENDING), running
-                    path.unlink(missing_ok=True)
+                    death = Death(
+                        path.name.removesuffix(_ENDING), {e.decode("ascii", "replace") for e in entries if e[0]}
+                    )
+                    if death.running and not data[_COUNTED]:  # before they are given back: the next death may be near
+                        self.suspect(death.running)
+                        file.seek(_COUNTED)
+                        file.write(b"\1")
+                        file.flush()
+                    yield death
+                    if death.cleared:
+                        path.unlink(missing_ok=True)
 
     # -- suspects
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leasehold import failpoints
@@ -18,7 +18,7 @@ from leasehold.db.link import Backoff, ThreadLink
 from leasehold.db.outage import Outage
 from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import ClaimedJob, Renewal, Token
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, LockTimeout
 from leasehold.worker.standstill import Moment, Standstill
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class _Batch:
     jobs: dict[ClaimedJob, None]
     lease: float
     renewed: float
+    held: float = field(default_factory=time.monotonic)
+    """Since when the keeper knows of it: a claim may be answered late."""
     not_before: float = 0.0
     """When to try again what could not be renewed because its row was locked."""
 
@@ -240,7 +242,7 @@ class LeaseKeeper:
             if first is None or (due := first.renewed + first.lease * part) > time.monotonic():
                 return
             kinds = [job.kind for job in self._held]
-        self._standstill.look(since, due, first.lease * _LATE[part], kinds)
+        self._standstill.look(since, max(due, first.held), first.lease * _LATE[part], kinds)
 
     def _warm_up(self) -> None:
         """Connect, and have the function compiled: the first heartbeat may have little time."""
@@ -309,7 +311,7 @@ class LeaseKeeper:
         batch = self._held.get(job)
         if batch is None:
             return
-        alone = _Batch({job: None}, batch.lease, batch.renewed, time.monotonic() + _TRY_AGAIN_AFTER)
+        alone = _Batch({job: None}, batch.lease, batch.renewed, not_before=time.monotonic() + _TRY_AGAIN_AFTER)
         self._held[job] = alone  # never out of it meanwhile: `holds` and `is_live` read without the guard
         self._batches.add(alone)
         self._leave(batch, job)
@@ -339,7 +341,8 @@ class LeaseKeeper:
         try:
             return self._link.run(self._store.renew(self._worker.id, jobs, progress))
         except LeaseholdError as error:
-            if not of_one_row(error):
+            # Rows that are locked are passed over: what it has waited for is a table, and each one would wait again.
+            if isinstance(error, LockTimeout) or not of_one_row(error):
                 raise
             logger.warning("%d leases are renewed one by one: %s", len(jobs), error)
             return self._link.run(self._store.renew(self._worker.id, jobs, progress, each=True))

@@ -25,6 +25,14 @@ async def ignore_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
 
+@app.task(kind="add_a_handler", lease=4)
+async def add_a_handler() -> None:
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    await asyncio.sleep(5)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await heard.wait()
+
 @app.task(kind="in_a_process", lease=4, executor="process")
 def in_a_process() -> None:
     pass
@@ -111,6 +119,26 @@ def test_a_worker_hears_signals_again_after_a_task_has_ignored_them(dsn: str, me
         until(lambda: "has replaced what this process does at SIGTERM, SIGINT: it is put back" in running.log)
         running.send(signal.SIGTERM)
         assert running.end() == 0
+
+
+def test_a_worker_on_plain_asyncio_hears_signals_after_a_task_has_added_a_handler(
+    dsn: str, meddling: Path, sql: Sql
+) -> None:
+    (meddling / "uvloop.py").write_text("raise ImportError")
+    with worker(dsn, meddling, PYTHONPATH=str(meddling)) as running:
+        ready(sql, 1)
+        enqueue(sql, "add_a_handler")
+        until(lambda: finished(sql, "add_a_handler", 1))
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+
+
+def test_ctrl_c_ends_a_worker_that_waits_for_its_database(meddling: Path) -> None:
+    with worker("postgresql://nobody@127.0.0.1:1/none", meddling) as running:
+        until(lambda: "the start of the worker" in running.log)
+        running.send(signal.SIGINT)
+        assert running.end() == 130
+        assert "Traceback" not in running.log
 
 
 def test_an_error_of_a_thread_that_takes_for_ever_to_print_holds_up_no_other_job(

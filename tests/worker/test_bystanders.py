@@ -14,9 +14,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from leasehold import App
 from leasehold.db.store import Token
-from leasehold.worker.journal import Place
-from tests.worker.conftest import until
+from leasehold.worker.journal import Death, Place
+from tests.worker.conftest import until, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -126,11 +127,45 @@ def test_a_journal_is_given_to_one_and_only_after_its_worker(tmp_path: Path, mon
     journal.end(first)
     assert list(other.deaths()) == []
     journal.close(orderly=False)
-    assert list(other.deaths()) == [("host:1:ab", {second.id})]
+    assert list(other.deaths()) == [Death("host:1:ab", {second.id})]
     assert list(place.deaths()) == []
-    for alone in (False, True):
-        place.suspect({second.id})
-        assert other.suspects() == {second.id: alone}
+    assert place.suspects() == {second.id: False}
+    place.suspect({second.id})
+    assert other.suspects() == {second.id: True}
     other.clear(second.id)
     assert place.suspects() == {}
     assert list(Place("postgresql://x/db", "another").deaths()) == []
+
+
+async def test_a_locked_job_of_a_dead_worker_waits_alone(
+    app: App, dsn: str, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_RUN_DIR", str(tmp_path))
+
+    @app.task(kind="other")
+    async def other() -> None: ...
+
+    database = await app.adatabase()
+    place = Place(database.dsn, database.store.schema)
+    sql.execute("select enqueue('bystander') from generate_series(1, 6)")
+    held = {}
+    for dead in ("host:1:aa", "host:2:bb"):
+        held[dead] = [str(row["id"]) for row in sql.execute("select id from claim(%s, count => 3)", [dead])]
+        journal = place.open(dead, 3)
+        assert journal is not None
+        for job in held[dead]:
+            journal.begin(Token(job, 1, "c"))
+        journal.close(orderly=False)
+    locked = held["host:1:aa"][0]
+
+    def running() -> list[str]:
+        return [str(job["id"]) for job in jobs(sql, "bystander") if job["state"] == "running"]
+
+    with psycopg.connect(dsn) as locker:
+        locker.execute("select from leasehold.jobs where id = %s for update", [locked])
+        async with working(app):
+            await until(lambda: running() == [locked])
+            locker.rollback()
+            await until(lambda: running() == [])
+    assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
+    assert set(place.suspects().values()) == {False}

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.db.store import Token
 from leasehold.worker.aftermath import Aftermath
-from leasehold.worker.journal import Place
+from leasehold.worker.journal import Death, Place
 
 
 @pytest.fixture
@@ -99,11 +99,27 @@ def test_a_death_that_was_not_cleared_up_is_left_to_another_worker(place: Place)
     journal.close(orderly=False)
     other = Place("postgresql://x/db", "s")
     deaths = place.deaths()
-    assert next(deaths) == ("host:2:cd", set())
+    assert next(deaths) == Death("host:2:cd", set())
     assert list(other.deaths()) == []  # while the first one is at it
     deaths.close()  # it dies, or the database is away
-    assert list(other.deaths()) == [("host:2:cd", set())]
+    assert list(other.deaths()) == [Death("host:2:cd", set())]
     assert list(place.deaths()) == []
+
+
+def test_a_death_that_waits_for_the_database_counts_once(parent: Path) -> None:
+    places = [Place("postgresql://x/db", "s") for _ in range(3)]
+    job = Token(str(uuid4()), 1, "c")
+    journal = places[0].open("host:2:cd", 2)
+    assert journal is not None
+    journal.begin(job)
+    journal.close(orderly=False)
+    for place in places:
+        for death in place.deaths():
+            assert death == Death("host:2:cd", {job.id})
+            death.cleared = False
+    assert list(places[0].deaths()) == [Death("host:2:cd", {job.id})]
+    assert list(places[1].deaths()) == []
+    assert places[2].suspects() == {job.id: False}
 
 
 def test_of_the_jobs_in_hand_only_those_that_ran_are_counted_as_running(caplog: pytest.LogCaptureFixture) -> None:
