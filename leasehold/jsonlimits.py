@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 """The largest JSON text, in UTF-8."""
@@ -28,6 +28,10 @@ LONE_SURROGATE: Final = "contains a lone surrogate, which is not Unicode text; r
 
 _ELSEWHERE: Final = "store the data elsewhere and pass a reference to it"
 _CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset})
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_FEW: Final = 16
+_SHORT: Final = 1000
+_LOOKS: Final = 4000
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 # After what a number can follow: the "0e840" within a UUID is no exponent, and common.
 _EXPONENT: Final = re.compile(r"(?:\A|[\[,:\s])-?[0-9][0-9.]*+[eE][-+]?[0-9]{3}")
@@ -60,10 +64,14 @@ def surely_over(value: object, max_bytes: int) -> Problem | None:
     """The problem of a value whose text would certainly be too long, found without writing it.
 
     To write hundreds of megabytes takes seconds in C code, in which no other thread runs. Only builtin containers and
-    texts are counted, each with the least that it can take.
+    texts are counted, each with the least that it can take, and of many only the first: to look at all of them would
+    take longer than to write them.
     """
-    size, pending = 0, [value]
-    while pending:
+    if type(value) is dict and len(value) <= _FEW and _small(value):
+        return None
+    size, looks, pending = 0, 0, [value]
+    while pending and looks < _LOOKS:
+        looks += 1
         part = pending.pop()
         kind = type(part)
         if kind is str or kind is bytes:
@@ -77,6 +85,18 @@ def surely_over(value: object, max_bytes: int) -> Problem | None:
         if size > max_bytes:
             return Problem((), f"more than {max_bytes:,} bytes of JSON; {_ELSEWHERE}")
     return None
+
+
+def _small(value: dict[Any, Any]) -> bool:
+    """Whether it has short texts and numbers only: most have, and shall cost next to nothing."""
+    for part in value.values():
+        kind = type(part)
+        if kind is str:
+            if len(part) > _SHORT:
+                return False
+        elif kind not in _NUMBERS:
+            return False
+    return True
 
 
 def find_problem(text: str, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> Problem | None:

@@ -33,9 +33,10 @@ class BusyKeys:
 
     def begin(self, key: str) -> None:
         """A try begins."""
-        if key not in self._until:
+        until = self._until.get(key)  # another thread may forget it at any moment
+        if until is None:
             return
-        if self._until[key] >= time.monotonic() and key in self._asking:
+        if until >= time.monotonic() and key in self._asking:
             raise KeyInUse
         self._asking.add(key)
 

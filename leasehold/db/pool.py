@@ -142,8 +142,8 @@ class Database:
             cut = None
             try:
                 with (
+                    self._busy.turn(what.key),  # before a connection: others need it
                     self._connection(tries.deadline) as connection,
-                    self._busy.turn(what.key),
                     tries.of_thread(connection) as cut,
                 ):
                     answer = execute(connection)
@@ -171,21 +171,22 @@ class Database:
         while True:
             cut = None
             try:
-                loop = self._loop()
-                held = await self._atake(loop, tries.deadline)
-                try:
-                    with self._busy.turn(what.key), tries.of_coroutine(held.connection) as cut:
-                        answer = await execute(held.connection)
-                        await asettle(held.connection)
-                        self.outage.over(_PART)
-                        return answer
-                except asyncio.CancelledError:
-                    # The answer may still be on its way; nobody must read it as their own.
-                    held.close()
-                    raise
-                finally:
-                    loop.idle.put(held)
-                    loop.seats.release()
+                with self._busy.turn(what.key):
+                    loop = self._loop()
+                    held = await self._atake(loop, tries.deadline)
+                    try:
+                        with tries.of_coroutine(held.connection) as cut:
+                            answer = await execute(held.connection)
+                            await asettle(held.connection)
+                            self.outage.over(_PART)
+                            return answer
+                    except asyncio.CancelledError:
+                        # The answer may still be on its way; nobody must read it as their own.
+                        held.close()
+                        raise
+                    finally:
+                        loop.idle.put(held)
+                        loop.seats.release()
             except psycopg.Error as error:
                 self._dialer.way.learn(error)
                 pause = tries.failed(error, cut)

@@ -220,8 +220,9 @@ class PatientProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             self._close_after(cycle)
             return
-        # Two answers to one request would be taken for an answer to the next.
-        if cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete):
+        # Two answers to one request would be taken for an answer to the next, as would one before those still owed.
+        started = cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete)
+        if started or self.pipeline:
             self.transport.abort()
             return
         body = problem.body()

@@ -26,6 +26,7 @@ class Aside:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
+        self._closing = False
         self._texts: queue.Queue[str | None] = queue.Queue(_MOST)
         self._thread = threading.Thread(target=self._pass_on, name="leasehold-say", daemon=True)
         self._thread.start()
@@ -36,7 +37,8 @@ class Aside:
 
     def close(self, seconds: float) -> bool:
         """Wait so long at most until all is said; whether it is."""
-        self._put(None)
+        self._closing = True
+        self._put(None)  # left out if the queue is full: then the thread sees that it is closing
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -46,4 +48,7 @@ class Aside:
 
     def _pass_on(self) -> None:
         while (text := self._texts.get()) is not None:
-            self._say(text)
+            with contextlib.suppress(Exception):  # one line that cannot be said keeps no other from being said
+                self._say(text)
+            if self._closing and self._texts.empty():
+                return

@@ -1,6 +1,7 @@
 """What the pages look at: each look is bounded, and shared by all who look within a moment."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -89,7 +90,7 @@ async def unknown_kinds(visit: Visit, queues: Sequence[str]) -> dict[str, list[s
             found[queue] = sorted({job.kind for job in page.jobs} - known)
         return found
 
-    return await visit.recall("unknown kinds", 2 * MOMENT, look)
+    return await visit.recall(f"unknown kinds in {json.dumps(list(queues))}", 2 * MOMENT, look)
 
 
 async def dead_lately(visit: Visit, since: timedelta) -> tuple[list[JobRow], bool]:

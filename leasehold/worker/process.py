@@ -118,7 +118,7 @@ class ProcessExecutor:
     def _start(self) -> "Child":
         try:
             child = Child()
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, RuntimeError) as error:
             raise NotStarted(f"no process could be started: {error}") from error
         self._children.add(child)
         child.dead.add_done_callback(lambda _: self._forget(child))
@@ -182,7 +182,13 @@ class Child:
         """Jobs given to it so far."""
         self.dead: asyncio.Future[int] = self._loop.create_future()
         """Done when the process has ended and was reaped; its exit code, negative for a signal."""
-        self._watch()
+        try:
+            self._watch()
+        except BaseException:  # no thread, no memory
+            self.kill()
+            self._process.wait()
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -251,7 +257,11 @@ class Child:
         except (AttributeError, OSError):  # not on this platform, or forbidden in this sandbox
             threading.Thread(target=self._wait_in_thread, name=f"leasehold-wait-{self.pid}", daemon=True).start()
         else:
-            self._loop.add_reader(pidfd, self._exited, pidfd)
+            try:
+                self._loop.add_reader(pidfd, self._exited, pidfd)
+            except BaseException:
+                os.close(pidfd)
+                raise
 
     def _exited(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)

@@ -105,6 +105,9 @@ class Runner:
         self._processes = ProcessExecutor(
             worker.options.slots, worker=worker.id, schema=worker.app.settings.schema, most=worker.options.child_jobs
         )
+        self._short: asyncio.TimerHandle | None = None
+        """While it is set, the system lately had no thread or process for a job, and no more jobs are claimed."""
+        self._short_said = False
         self._room = asyncio.Event()
         self._room.set()
         self._empty = asyncio.Event()
@@ -125,7 +128,7 @@ class Runner:
     @property
     def room(self) -> int:
         """How many more jobs may be claimed."""
-        if self.solitude.wanted:
+        if self._short is not None or self.solitude.wanted:
             return 0
         capacity = self.worker.options.slots + self.worker.options.prefetch
         in_hand = len(self._running) + len(self._waiting)
@@ -251,7 +254,9 @@ class Runner:
                 await hooks.run_before(running)
             executor = task.options.executor
             if executor == "process":
-                return await self._processes.run(task, job, running)
+                outcome = await self._processes.run(task, job, running)
+                self._short_said = False
+                return outcome
             arguments = arguments_of(task, job.payload)
             if executor == "loop":
                 function = partial(hooks.acall, running, task.function) if hooks.around else task.function
@@ -264,13 +269,28 @@ class Runner:
                 return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
             function = partial(hooks.call, running, task.function) if hooks.around else task.function
             outcome, error = await self._threads.run(task, function, arguments, running)
+            self._short_said = False
         except NotStarted as missing:  # not the job's fault: it counts as no failure
-            logger.warning("job %s: %s; it is tried again in %g s", job.id, missing, _LATER)
-            return Snoozed(_LATER)
+            return self._fall_short(job, missing)
         except Exception as raised:  # noqa: BLE001 (whatever a task raises is its outcome)
             error = as_error(raised)
             outcome = outcome_of(task, job.retry_count, error)
         return outcome if error is None else await self._after_error(running, error, outcome)
+
+    def _fall_short(self, job: ClaimedJob, missing: NotStarted) -> Outcome:
+        """There is no thread or process for the job: it waits, and so do claims, which would draw more jobs in."""
+        level = logging.DEBUG if self._short_said else logging.WARNING
+        logger.log(
+            level, "job %s: %s; it is tried again in %g s, and none is claimed till then", job.id, missing, _LATER
+        )
+        self._short_said = True
+        if self._short is None:
+            self._short = self._loop.call_later(_LATER, self._claim_again)
+        return Snoozed(_LATER)
+
+    def _claim_again(self) -> None:
+        self._short = None
+        self.room_changed()
 
     async def _after_error(self, running: Running, error: Exception, outcome: Outcome) -> Outcome:
         if isinstance(error, LeaseLost) and running.lost:

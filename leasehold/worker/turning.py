@@ -67,15 +67,15 @@ class Turning:
             self._looks += 1
             if self._looks == _LOOKS:
                 self.since = asked
-                names = [one_line(name, 100) for name in sorted(set(self._kinds()))]
-                shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
-                logger.warning(_LINE, self._worker, time.monotonic() - asked, _place(ident), shown or "none")
-                self._say_so()
+                self._say_so(asked, ident)
 
-    def _say_so(self) -> None:
+    def _say_so(self, asked: float, ident: int) -> None:
         try:
+            names = [one_line(name, 100) for name in sorted(set(self._kinds()))]
+            shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+            logger.warning(_LINE, self._worker, time.monotonic() - asked, _place(ident), shown or "none")
             self.on_standstill()
-        except Exception as error:  # noqa: BLE001 (a courtesy to onlookers)
+        except Exception as error:  # noqa: BLE001 (a courtesy to onlookers: this thread goes on)
             logger.debug("the standstill could not be said: %s", error)
 
     def _turn(self) -> None:
