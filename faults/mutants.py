@@ -135,11 +135,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a repeated claim is a new one": Mutant(
         law="claims_take_what_they_asked_for",
-        edits=[Edit("begin_claim", "return last_claim is not distinct from claim_id;", "return false;")],
+        edits=[Edit("begin_claim", "return coalesce(", "return false and coalesce(")],
     ),
     "claim_job takes what runs": Mutant(
         law="only_claims_change_the_owner",
-        edits=[Edit("take_one", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id")],
+        edits=[
+            Edit("take_one", "target.state <> 'queued' or of_queues", "of_queues"),
+            Edit("take_one", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id"),
+        ],
     ),
     "sweep without looking at the expiry": Mutant(
         law="leases_do_not_overlap",
@@ -219,7 +222,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             Edit("schedule_fire_v1", "if s.locked_by is distinct from worker or s.claim_id", "if false and s.claim_id"),
             Edit("schedule_fire_v1", "or s.next_run_at is distinct from was", ""),
             Edit("schedule_fire_v1", "due_after = s.claimed_at", "due_after = clock()"),
-            Edit("schedule_enqueue", "schedule_intent_key(s.key, due), s.max_attempts", "null, s.max_attempts"),
+            Edit("schedule_enqueue", "schedule_intent_key(s.key, due)", "null"),
         ],
     ),
     "cancel removes the row": Mutant(

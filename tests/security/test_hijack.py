@@ -154,6 +154,7 @@ def test_a_temporary_table_is_not_used_though_the_callers_path_finds_it_first(lo
 HARMLESS_SETTINGS = {
     "'transaction_isolation'",  # claims under limits refuse all but one
     "'server_version'", "'server_version_num'", "'max_connections'", "'superuser_reserved_connections'",  # no caller's
+    "'lock_timeout'",  # only put back after a claim has waited for a limit
     "'server_encoding'",  # of the database
     "s.setting",  # only shown, by doctor and system
 }  # fmt: skip

@@ -145,13 +145,13 @@ def test_other_queues_flow_at_a_good_part_of_their_rate_while_a_limit_is_held(db
     set_limit(session, "global", "", 100_000)
     set_limit(session, "queue", "held", 5)
     enqueued(session, **UNDER["queue"])
-    db.insert(session, 6000, queue="'free'", kind="'k'")
-    free = flow(db, 2)
+    db.insert(session, 20_000, queue="'free'", kind="'k'")
+    free = flow(db, 1)
     assert free > 0
     sleeper = db.connect()
     with sleeper.transaction():
         sleeper.rows("set_limit", scope="queue", name="held", max_running=6)
-        assert flow(db, 6) / 3 > free / 10
+        assert flow(db, 3) / 3 > free / 10
 
 
 def flow(db, seconds):

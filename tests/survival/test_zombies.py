@@ -15,6 +15,8 @@ async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_
             job = one(sql, """select enqueue('zombie', '{"seconds": 9}', max_attempts => 100)""")
             owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=60)
             victim = first if f":{first.pid}:" in owner else second
+            # A worker that is stopped before its task has started does not start it when it wakes.
+            await until(lambda job=job: one(sql, "select count(*) from sink where job = %s", job) == 1, within=60)
             victim.send_signal(signal.SIGSTOP)
             await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=60)
             await asyncio.sleep(4)  # three leases in all

@@ -4,7 +4,7 @@
 create or replace function limits_wait() returns interval language sql immutable parallel safe return interval '250 milliseconds';
 
 -- Lock limits, given in one order by all, and give the names of those that are locked now. `wait`: for those that another
--- transaction has, a quarter of a second in all. Nothing is locked while it waits: the limits that are free are taken
+-- transaction has, a quarter of a second in all, unless another claim has done so in vain. Nothing is locked while it waits: the limits that are free are taken
 -- in a subtransaction, and given back at the first that is not; the next try begins with that one.
 create or replace function take_limits(applying limits[], wait boolean) returns text[] language plpgsql
 as $$
@@ -22,6 +22,8 @@ begin
     busy := applying[1];
   end if;
   while wait and clock_timestamp() < deadline loop
+    -- Another claim has waited for it in vain, and upkeep looks when it is free.
+    exit when exists (select from unpark_later u where u.exclusive_key = limit_mark(busy.scope, busy.name));
     begin
       if busy.scope is not null then
         perform set_config('lock_timeout',
