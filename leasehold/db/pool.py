@@ -181,7 +181,7 @@ class Database:
                             self.outage.over(_PART)
                             return answer
                     except asyncio.CancelledError:
-                        # The answer may still be on its way; nobody must read it as their own.
+                        # The answer may still be on its way; no other call may read it as its own.
                         held.close()
                         raise
                     finally:

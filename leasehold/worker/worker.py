@@ -128,7 +128,7 @@ class Worker:
             self.retire(f"{self.finished} jobs done")
 
     def say_standstill(self) -> None:
-        """The event loop stands still: say so to whoever attends."""
+        """The event loop stands still: write it to the health file and to the supervisor."""
         self.on_standstill()
 
     def snapshot(self) -> Snapshot:

@@ -127,9 +127,8 @@ async def test_bodies_that_come_byte_by_byte_are_dropped_and_nobody_else_notices
         ends = await asyncio.gather(*(drip(api, data, data.index(b"\r\n\r\n") + 4) for data in slow))
     answers = [parse(got, closed=True) for got, _ in ends]
     assert {answer.status for answer in answers if answer is not None} == {408}
-    # A byte that arrives after the server has closed makes it reset the connection, answer and all: the busier the
-    # machine, the more often.
-    assert sum(answer is not None for answer in answers) >= SLOW // 20, "they get the reason"
+    # A byte that arrives after the server has closed makes it reset the connection, answer and all.
+    assert sum(answer is not None for answer in answers) >= SLOW // 2, "they get the reason"
     assert {answer.json()["type"] for answer in answers if answer is not None} == {"/problems/slow-body"}
     check_times([seconds for _, seconds in ends])
     with psycopg.connect(api.dsn) as sql:
