@@ -1,45 +1,50 @@
-"""A call of one SQL function as plain data, so that any connection can carry it."""
+"""A call of one SQL function as plain data, so that it can be sent on any connection."""
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from leasehold.errors import InvalidArgument, InvalidJob
 from leasehold.intent import Intent
 
 T = TypeVar("T")
 
 Row = Sequence[Any]
 
+_SLOW = 0.1
+"""Seconds for the first piece of a series, which takes some milliseconds when it only has to be computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """What to send and how to read the answer; knows nothing of drivers, sync or async."""
+    """What to send and how to read the answer, whatever the driver."""
 
     sql: str
-    """One statement with `%s` places and no other percent sign."""
+    """One statement with `%s` places and no other percent sign.
 
+    Of those that only connections of ours send, some have `%b`: psycopg sends the value in the binary format."""
     args: tuple[object, ...]
     """The values for the places."""
-
     read: Callable[[Sequence[Row]], T]
     """Turns the rows that came back into the result."""
-
     repeatable: bool = False
-    """Sent twice it does what it does once: when an answer is lost, repeat it."""
-
+    """Whether sending it twice does the same as once: it is repeated when an answer is lost."""
     divisible: bool = False
-    """It is for many, and one of them may be at fault: when it is refused, its caller sends them one by one."""
-
+    """Whether one of many jobs may cause its failure: its caller then sends them one by one."""
     intents: Sequence[Intent] = ()
-    """What it records, if it records jobs with ids of ours; an error of it names them."""
-
+    """The jobs that it records with ids of ours; its errors name them."""
     ids: Sequence[str] = ()
     """The ids that it offers for them."""
-
-    @property
-    def key(self) -> str | None:
-        """The idempotency key of the one job that it records."""
-        return self.intents[0].idempotency_key if len(self.intents) == 1 else None
+    wakes: bool = False
+    """Whether workers may have something to do after it: `db/notify.py` says of what to notify them."""
+    may_notify: bool = False
+    """Whether its transaction can notify them itself: if its last argument is true."""
+    key: str | None = None
+    """The idempotency key of the one job that it records."""
+    invalid: type[InvalidArgument] = InvalidArgument
+    """What it raises for a value that the database refuses."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -48,47 +53,91 @@ class Call(Generic[T]):
 
 
 class Series(Generic[T]):
-    """Calls that are one transaction. Each is made when the one before has been sent, and the database works meanwhile.
+    """Calls in one transaction that record jobs in pieces: the database works on one while the next is made.
 
-    The calls that were made are kept, so that the whole can be sent again.
+    The calls are kept, so that all of them can be sent again. All jobs that have an idempotency key come in one piece:
+    only within a statement are keys taken in one order, and two batches that take the same keys in different orders
+    would wait for each other.
     """
 
-    def __init__(self, calls: Iterable[Call[T]], *, ended: Callable[[], bool] = lambda: False) -> None:
-        self._made: list[Call[T]] = []
-        self._to_make = iter(calls)
-        self._ended = ended
-        """Whether no call follows those that were made, if that is known already."""
+    SIZE = 250
+    LARGEST = 4000
+    """The pieces double: each takes a place in the server's lock table, which has some thousand."""
+
+    def __init__(self, intents: Iterable[Intent], make: Callable[[list[Intent]], Call[T]]) -> None:
+        if isinstance(intents, Intent) or not isinstance(intents, Iterable):
+            raise _no_intent(intents, "several of them in a list or a generator")
+        self.made: list[Call[T]] = []
+        self._pieces = self._split(intents)
+        self._make = make
+        self._ended = False
         self.on_call: Callable[[], None] = lambda: None
         """Called for each call that is made or sent again."""
+        self.notifies = False
+        """Whether the transaction notifies by itself."""
 
     def __iter__(self) -> Iterator[Call[T]]:
-        for call in list(self._made):
+        for call in list(self.made):
             self.on_call()
             yield call
-        for call in self._to_make:
-            self._made.append(call)
+        for piece in self._pieces:
+            call = self._make(piece)
+            self.made.append(replace(call, args=(*call.args[:-1], True)) if self.notifies else call)
             self.on_call()
-            yield call
+            yield self.made[-1]
+
+    def whole(self) -> list[Intent]:
+        """Return all intents, for one call, instead of making calls of pieces."""
+        return [intent for piece in self._pieces for intent in piece]
+
+    def _split(self, intents: Iterable[Intent]) -> Iterator[list[Intent]]:
+        began, size, first = time.monotonic(), self.SIZE, True
+        piece: list[Intent] = []
+        for place, intent in enumerate(intents):
+            if not isinstance(intent, Intent):
+                raise _no_intent(intent, "task.intent(…) makes one of the arguments", f" (item {place})")
+            piece.append(intent)
+            if intent.idempotency_key is not None:
+                size = sys.maxsize
+            if len(piece) >= size:
+                if first and time.monotonic() - began > _SLOW:
+                    size = sys.maxsize  # the caller's generator waits for something: not while a transaction is open
+                    continue
+                yield piece
+                piece, first, size = [], False, min(2 * size, self.LARGEST)
+        self._ended = True
+        if piece:
+            yield piece
 
     @property
     def alone(self) -> bool:
-        """Whether the first call, which was made, is known to be the only one: it needs no transaction around it."""
-        return len(self._made) == 1 and self._ended()
+        """Whether the first call is known to be the only one: it needs no explicit transaction."""
+        return len(self.made) == 1 and self._ended
 
     key: str | None = None
-    """Of many jobs none is the one."""
+    """A series has no single job."""
+    invalid = InvalidJob
+
+    @property
+    def intents(self) -> list[Intent]:
+        """The jobs that it records."""
+        return [intent for call in self.made for intent in call.intents]
 
     @property
     def ids(self) -> list[str]:
         """The ids that were offered for its jobs."""
-        return [job_id for call in self._made for job_id in call.ids]
+        return [job_id for call in self.made for job_id in call.ids]
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The idempotency keys of its jobs."""
-        return tuple(key for call in self._made for key in call.keys)
+        return tuple(key for call in self.made for key in call.keys)
 
     @property
     def repeatable(self) -> bool:
         """Whether all that were sent may be sent twice."""
-        return all(call.repeatable for call in self._made)
+        return all(call.repeatable for call in self.made)
+
+
+def _no_intent(value: object, hint: str, where: str = "") -> InvalidJob:
+    return InvalidJob(f"enqueue_many takes intents, not {value!r:.200}{where}", hint=f"{hint}; nothing was recorded")

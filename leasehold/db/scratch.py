@@ -1,4 +1,4 @@
-"""A schema of our own for a while: made, used, and dropped again whatever happens."""
+"""A temporary schema: created, used, and dropped whatever happens."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ import psycopg
 from psycopg import sql
 
 from leasehold.config import checked_schema
-from leasehold.db.connect import connected, reason_of
-from leasehold.db.migrate import migrate
+from leasehold.db.connections.dial import connected, reason_of
+from leasehold.db.migrations.migrate import migrate
 from leasehold.errors import ConfigError, DatabaseUnavailable, NotPermitted
 
 _MARK = "made by leasehold bench, dropped when it ends"
@@ -17,7 +17,7 @@ _MARK = "made by leasehold bench, dropped when it ends"
 
 @contextmanager
 def scratch_schema(dsn: str, schema: str, *, say: Callable[[str], None]) -> Iterator[None]:
-    """Our schema under that name, empty. One that is there already and not of this making is refused."""
+    """Make our schema under that name, empty; refuse one that is there already and not of this making."""
     checked_schema(schema)
     with connected(dsn, application_name="leasehold bench") as connection:
         connection.autocommit = True
@@ -42,12 +42,10 @@ def _make(connection: psycopg.Connection, schema: str) -> None:
     # vacuum. Nothing but a second benchmark asks for it.
     taken = connection.execute("select pg_try_advisory_lock(hashtextextended('leasehold bench ' || %s, 0))", [schema])
     if taken.fetchone() != (True,):
-        raise ConfigError(
-            f"somebody is running a benchmark in schema {schema!r}", hint="wait for it, or choose another with --schema"
-        )
-    found = connection.execute(
-        "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = %s", [schema]
-    ).fetchone()
+        message = f"another benchmark is running in schema {schema!r}"
+        raise ConfigError(message, hint="wait for it, or choose another with --schema")
+    query = "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = %s"
+    found = connection.execute(query, [schema]).fetchone()
     name = sql.Identifier(schema)
     with connection.transaction():
         if found is not None:
@@ -62,7 +60,7 @@ def _make(connection: psycopg.Connection, schema: str) -> None:
 
 
 def _drop(connection: psycopg.Connection, schema: str, say: Callable[[str], None]) -> None:
-    """Never raises: whatever went wrong before is what the user has to hear of."""
+    """Drop it; never raise, so that the user gets the error that happened before."""
     try:
         connection.execute("set lock_timeout = '30s'")
         connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(schema)))

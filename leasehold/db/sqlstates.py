@@ -1,17 +1,19 @@
 """The one place where PostgreSQL's error codes become Leasehold's exceptions."""
 
+import re
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import psycopg
 
-from leasehold.db.roles import role_hint
 from leasehold.errors import (
     DatabaseReadOnly,
     DatabaseTrouble,
     DatabaseUnavailable,
     IdempotencyConflict,
     IllegalTransition,
-    InvalidJob,
+    InvalidArgument,
     JobUnknown,
     LeaseholdError,
     LockTimeout,
@@ -21,7 +23,7 @@ from leasehold.errors import (
     ScheduleNotDue,
     SchemaMismatch,
     TokenTooStrong,
-)
+)  # fmt: skip
 
 DriverError = psycopg.Error
 """What the driver raises."""
@@ -29,7 +31,6 @@ DriverError = psycopg.Error
 _OURS: dict[str, type[LeaseholdError]] = {
     "LH001": IllegalTransition,
     "LH002": JobUnknown,
-    "LH003": InvalidJob,
     "LH004": IdempotencyConflict,
     "LH005": ScheduleLocked,
     "LH006": ScheduleNotDue,
@@ -37,6 +38,9 @@ _OURS: dict[str, type[LeaseholdError]] = {
     "LH008": NotPermitted,
     "LH009": TokenTooStrong,
 }
+
+_INVALID = "LH003"
+"""A value is refused: InvalidJob by a call that records jobs, else InvalidArgument."""
 
 _AWAY = ("08", "57P", "53", "58", "25P03", "25P04")
 """Connection exceptions, shutdown or crash of the server, out of resources, I/O errors, a session that the server ended
@@ -63,31 +67,53 @@ _RESTRICTED = (
     " `leasehold doctor` says where"
 )
 
+_QUEUE_HINT = (
+    "a session that has called LISTEN stays in a transaction, and the queue is not emptied past it: end that session;"
+    " `leasehold doctor` says how full the queue is, and names the oldest transaction"
+)
 
-def translate(error: BaseException) -> LeaseholdError | None:
-    """What an error means to a user of Leasehold, whichever driver it came through; None if it is none of ours."""
+_GRANTS = re.compile(r"\('((?:producer|worker|operator|viewer|api)[a-z ]*)',\s+'([a-z_\s]+)'\)")
+"""The roles, without their prefix, and the functions: a row of `granted()`."""
+
+_ROLES = (
+    "grant the login the role for what it does: leasehold_producer enqueues, leasehold_worker runs jobs,"
+    " leasehold_viewer looks (verify, stats, queues), leasehold_operator looks and changes, leasehold_api serves HTTP"
+)
+_NAMES = re.compile(r"[a-z_]+[a-z0-9]*")
+
+
+def translate(error: BaseException, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError | None:
+    """Return what an error means to a user of Leasehold, whichever driver it came through; None if it is none of ours.
+
+    `invalid`: what the call raises for a value that PostgreSQL refuses.
+    """
     root = _root(error)
-    if root is None:
-        return _lost(error)
+    if root is None:  # the server did not speak: an OperationalError, as DB-API names it, is about the way to it
+        lost = any(cls.__name__ == "OperationalError" for cls in type(error).__mro__)
+        return DatabaseUnavailable(f"PostgreSQL is not available: {' '.join(str(error).split())}") if lost else None
     code = _code(root)
-    message, detail, hint = _parts(root)
-    if code in _OURS:
-        return _OURS[code](detail or message, hint=hint)
-    return _usual(code, message)
+    message, detail, hint, place = _parts(root)
+    if (known := invalid if code == _INVALID else _OURS.get(code)) is not None:
+        meaning = known(detail or message, hint=hint)
+        meaning.place = int(place) if place.isdecimal() else None
+        return meaning
+    if _is_full_queue(root):
+        return DatabaseUnavailable(f"PostgreSQL's queue of notifications is full: {message}", hint=_QUEUE_HINT)
+    return _usual(code, message, invalid)
 
 
-def meaning_of(error: psycopg.Error) -> LeaseholdError | None:
-    """What an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
+def meaning_of(error: psycopg.Error, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError | None:
+    """Return what an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
     if error.sqlstate == _LOCKED:
         return LockTimeout(f"PostgreSQL gave up waiting for a lock: {error.diag.message_primary}")
-    if certainly_undone(error) and error.sqlstate != _NO_WRITES:
+    if certainly_undone(error) and error.sqlstate != _NO_WRITES and not _is_full_queue(error):
         return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
-    return translate(error)
+    return translate(error, invalid)
 
 
-def trouble_of(error: Exception) -> LeaseholdError:
-    """What whatever went wrong around a call on one of our own connections means. Never None: no loop dies of it."""
-    meaning = meaning_of(error) if isinstance(error, psycopg.Error) else None
+def trouble_of(error: Exception, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError:
+    """Return what any error around a call on one of our own connections means. Never None: no loop dies of it."""
+    meaning = meaning_of(error, invalid) if isinstance(error, psycopg.Error) else None
     if meaning is not None:
         return meaning
     if isinstance(error, psycopg.Error) and error.sqlstate:
@@ -97,7 +123,7 @@ def trouble_of(error: Exception) -> LeaseholdError:
             hint=_RESTRICTED if "access to non-system view" in str(error) else None,
         )
     if isinstance(error, psycopg.DataError | psycopg.ProgrammingError | UnicodeError):
-        return InvalidJob(f"a value of this call cannot be sent to PostgreSQL: {error}")
+        return invalid(f"a value of this call cannot be sent to PostgreSQL: {error}")
     return DatabaseTrouble(f"the call or its answer cannot be processed: {type(error).__name__}: {error}")
 
 
@@ -105,7 +131,7 @@ def blames_values(error: LeaseholdError) -> bool:
     """Whether the call was refused for what it carried: sent again as it is, it would be refused again."""
     if isinstance(error, DatabaseTrouble):
         return error.sqlstate.startswith(_VALUES)
-    return isinstance(error, InvalidJob)
+    return isinstance(error, InvalidArgument)
 
 
 def of_one_row(error: LeaseholdError) -> bool:
@@ -117,10 +143,10 @@ def of_one_row(error: LeaseholdError) -> bool:
 
 def certainly_undone(error: psycopg.Error) -> bool:
     """Whether the call has certainly had no effect and may succeed if it is sent again."""
-    return (error.sqlstate or "").startswith(_UNDONE)
+    return (error.sqlstate or "").startswith(_UNDONE) or _is_full_queue(error)
 
 
-def _usual(code: str, message: str) -> LeaseholdError | None:
+def _usual(code: str, message: str, invalid: type[InvalidArgument]) -> LeaseholdError | None:
     if code == _NO_WRITES:
         return DatabaseReadOnly(
             f"this server takes no writes: {message}",
@@ -130,12 +156,22 @@ def _usual(code: str, message: str) -> LeaseholdError | None:
     if code.startswith(_AWAY):
         return DatabaseUnavailable(f"PostgreSQL is not available: {message}")
     if code.startswith("22"):
-        return InvalidJob(f"PostgreSQL cannot take a value of this call: {message}")
+        return invalid(f"PostgreSQL cannot take a value of this call: {message}")
     if code == "42501":
-        return NotPermitted(message, hint=role_hint(message))
+        return NotPermitted(message, hint=_role_hint(message))
     if code in _MISSING:
         return SchemaMismatch(f"this database has no such Leasehold schema: {message}", hint="run `leasehold migrate`")
     return None
+
+
+def _is_full_queue(error: BaseException) -> bool:
+    """Whether a commit was refused because PostgreSQL has no room for its notifications.
+
+    Values that are too large have the same code, and the message may be translated: the source file shows which it is.
+    """
+    diag: Any = getattr(error, "diag", error)
+    file = getattr(diag, "source_file", None) or getattr(diag, "server_source_filename", None)
+    return _code(error) == "54000" and str(file or "").endswith("async.c")
 
 
 def _root(error: BaseException | None) -> BaseException | None:
@@ -148,20 +184,36 @@ def _root(error: BaseException | None) -> BaseException | None:
     return found
 
 
-def _lost(error: BaseException) -> DatabaseUnavailable | None:
-    """An error without a code: the server did not speak. An OperationalError (DB-API's name) is about the way to it."""
-    if any(cls.__name__ == "OperationalError" for cls in type(error).__mro__):
-        return DatabaseUnavailable(f"PostgreSQL is not available: {' '.join(str(error).split())}")
-    return None
-
-
 def _code(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")
 
 
-def _parts(error: BaseException) -> tuple[str, str | None, str | None]:
+def _parts(error: BaseException) -> tuple[str, str | None, str | None, str]:
     diag: Any = getattr(error, "diag", error)  # psycopg keeps them in .diag, asyncpg on the exception itself
     message = getattr(diag, "message_primary", None) or getattr(diag, "message", None) or str(error)
     detail = getattr(diag, "message_detail", None) or getattr(diag, "detail", None)
     hint = getattr(diag, "message_hint", None) or getattr(diag, "hint", None)
-    return str(message).strip(), detail, hint or None
+    return str(message).strip(), detail, hint or None, getattr(diag, "column_name", None) or ""
+
+
+@cache
+def _granted() -> dict[str, tuple[str, ...]]:
+    """Each public function with the roles that may call it."""
+    text = files("leasehold.db").joinpath("sql/functions/zz_grants.sql").read_text()
+    return {
+        name: tuple(f"leasehold_{role}" for role in roles.split())
+        for roles, names in _GRANTS.findall(text)
+        for name in names.split()
+    }
+
+
+def _role_hint(message: str) -> str:
+    """What to grant. `message` is PostgreSQL's, in any language: the function's name is found in it."""
+    granted = _granted()
+    for word in _NAMES.findall(message):
+        name = re.sub(r"_v[0-9]+$", "", word)
+        if name in granted:
+            roles = granted[name]
+            cure = "grant one of them to the login" if len(roles) > 1 else "grant that role to the login"
+            return f"only {' and '.join(', '.join(roles).rsplit(', ', 1))} may call {name}: {cure}"
+    return _ROLES

@@ -1,55 +1,86 @@
 """What the calls of one schema have in common."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, ClassVar
-from uuid import UUID
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
 from psycopg import sql
 
 from leasehold.config import checked_schema
-from leasehold.db.call import Row
+from leasehold.db.call import Call, Row
 
-
-class Calls:
-    """Some functions of the SQL API: one method each, which gives the call and runs nothing."""
-
-    texts: ClassVar[Mapping[str, str]] = {}
-    """The statements by method; `{}` is the schema."""
-
-    def __init__(self, schema: str) -> None:
-        self.schema = checked_schema(schema)
-        prefix = sql.Identifier(schema)
-        self._sql = {
-            name: sql.SQL(text).format(prefix).as_string(None)
-            for part in type(self).__mro__
-            for name, text in vars(part).get("texts", {}).items()
-        }
+T = TypeVar("T")
 
 
 def scalar(rows: Sequence[Row]) -> Any:
-    """The only value of the only row."""
+    """Return the only value of the only row."""
     return rows[0][0]
 
 
 def nothing(rows: Sequence[Row]) -> None:  # noqa: ARG001
-    """What a function that returns void has to say."""
+    """Return the result of a function that returns void."""
     return
 
 
-def uuid(rows: Sequence[Row]) -> UUID:
-    """The only value, whatever the driver makes of a uuid."""
-    value = rows[0][0]
-    return value if type(value) is UUID else UUID(str(value))
+def column(rows: Sequence[Row]) -> list[Any]:
+    """Return the first column."""
+    return [row[0] for row in rows]
 
 
-def texts(rows: Sequence[Row]) -> set[str]:
-    """The first column, in no order."""
-    return {row[0] for row in rows}
+class Calls:
+    """Some functions of the SQL API: one method each, which returns the call and runs nothing."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = checked_schema(schema)
+        self._prefix = sql.Identifier(schema).as_string(None)
+
+    def _ask(
+        self,
+        function: str,
+        *args: object,
+        columns: str = "",
+        read: Callable[[Sequence[Row]], T] = scalar,
+        repeatable: bool = True,
+    ) -> Call[T]:
+        """Call a function for its value, or for some columns of its rows."""
+        return Call(_text(self._prefix, function, len(args), columns), args, read, repeatable=repeatable)
+
+    def _list(
+        self, row: Callable[..., T], function: str, *args: object, columns: str = "", repeatable: bool = True
+    ) -> Call[list[T]]:
+        """Call a function for its rows; their columns have the names of the fields of `row`, or those given."""
+        read = lambda rows: [row(*values) for values in rows]  # noqa: E731
+        return self._ask(function, *args, columns=columns or columns_of(row), read=read, repeatable=repeatable)
+
+    def _row(
+        self, row: Callable[..., T], function: str, *args: object, columns: str = "", repeatable: bool = True
+    ) -> Call[T]:
+        """Call a function for its only row."""
+        read = lambda rows: row(*rows[0])  # noqa: E731
+        return self._ask(function, *args, columns=columns or columns_of(row), read=read, repeatable=repeatable)
+
+
+@cache
+def _text(prefix: str, function: str, places: int, columns: str) -> str:
+    call = f"{prefix}.{function}({', '.join(['%s'] * places)})"
+    return f"select {columns} from {call}" if columns else f"select {call}"  # noqa: S608 (names of ours)
+
+
+@cache
+def filled(text: str, prefix: str) -> str:
+    """Return a statement that is more than a call of one function; `{}` in it is the schema."""
+    return text.replace("{}", prefix)
+
+
+@cache
+def columns_of(row: Callable[..., object], **instead: str) -> str:
+    """Return the names of the fields of a dataclass or a NamedTuple, as columns; `instead` has others for some."""
+    names = getattr(row, "_fields", None) or getattr(row, "__dataclass_fields__")  # noqa: B009
+    return ", ".join(instead.get(name, name) for name in names)
 
 
 @lru_cache
 def array_of(names: tuple[str, ...]) -> str:
-    """Names as the text of an array. Those of a worker are the same in every claim."""
+    """Return names as the text of an array. Those of a worker are the same in every claim."""
     quoted = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
     return "{" + ",".join(f'"{name}"' for name in quoted) + "}"

@@ -1,123 +1,304 @@
-"""The calls of people who look after jobs."""
+"""The calls by which operators read and change jobs, queues, limits and workers."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from leasehold.db.call import Call, Row
-from leasehold.db.store.calls import Calls, nothing, scalar
+from leasehold.db.store.calls import Calls, columns_of, filled, nothing
+from leasehold.db.store.producer import uuid
+from leasehold.tokens import shown_key
 
-_TEXTS = {
-    "explain": "select reason, detail, blocker, until from {}.explain_v1(%s)",
-    "cancel": "select {}.cancel_v1(%s, %s)",
-    "retry": "select {}.retry_v1(%s)",
-    "set_limit": "select {}.set_limit_v1(%s, %s, %s)",
-    "drop_limit": "select {}.drop_limit_v1(%s, %s)",
-    "pause": "select {}.pause_v1(%s, %s, %s)",
-    "resume": "select {}.resume_v1(%s)",
-    "run_now": "select {}.run_now_v1(%s)",
-    "retry_many": "select matched, changed, capped from {}.retry_many_v1(%s::jsonb, %s, %s)",
-    "cancel_many": "select matched, changed, capped from {}.cancel_many_v1(%s::jsonb, %s, %s, %s)",
-    "counts": "select state, jobs, capped from {}.counts_v1(%s)",
-}
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as operators see it in a list."""
+
+    id: UUID
+    kind: str
+    queue: str
+    state: str
+    status: str
+    priority: int
+    attempt: Annotated[int, "How often it was claimed."]
+    retry_count: Annotated[int, "How often it failed since an operator last retried it."]
+    max_attempts: int
+    exclusive_key: str | None
+    tags: list[str] | None
+    parked: Annotated[bool, "It waits for a job of its exclusive key, or for a limit on keys."]
+    accepted: Annotated[bool, "False: submitted, and the answer was never given."]
+    reason: Annotated[str | None, "Why it is dead: cancelled, exhausted, fatal, lease_expired, set_aside."]
+    error_class: Annotated[str | None, "Of its latest recorded attempt. None: none, or the job has succeeded since."]
+    progress: float | None
+    progress_note: str | None
+    lease_owner: Annotated[str | None, "The worker that runs it."]
+    lease_expires_at: datetime | None
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    metadata: Annotated[dict[str, Any] | None, "Headers, a trace context. None, too, if the caller may not see it."]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and where to go on. A page may be short, even empty, and yet not be the last."""
+
+    jobs: list[JobRow]
+    cursor: str | None
+    """For the next page, with the same filter; None: that was all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """An attempt that did not end in success."""
+
+    attempt: int
+    worker: str
+    outcome: str
+    claimed_at: datetime
+    ended_at: datetime
+    error_class: str | None
+    error_message: str | None
+    error_traceback: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """Everything about one job."""
+
+    job: JobRow
+    idempotency_key: str | None
+    reason_detail: str | None
+    payload: str | None
+    """As JSON; None: the caller may not see it."""
+    result: str | None
+    """As JSON."""
+    attempts: list[AttemptRow]
+    """The latest hundred that did not end in success, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Recent failures of one kind with one error class."""
+
+    kind: str
+    error_class: str | None
+    attempts: int
+    jobs: int
+    first_seen: datetime
+    last_seen: datetime
+    last_message: str | None
+    last_job: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue as operators see it. A count that is capped says: so many, and more."""
+
+    queue: str
+    ready: int
+    ready_capped: bool
+    running: int
+    running_capped: bool
+    oldest_ready_at: Annotated[datetime | None, "Since when the longest waiting of its next jobs has been ready."]
+    paused_at: datetime | None
+    paused_by: str | None
+    reason: str | None
+    max_running: Annotated[int | None, "Its limit, if it has one."]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as operators see it."""
+
+    id: str
+    host: str | None
+    pid: int | None
+    queues: Annotated[list[str] | None, "null: all."]
+    kinds: Annotated[list[str] | None, "null: all."]
+    slots: int | None
+    running: int
+    live: Annotated[bool, "Seen within the last minute and not stopped."]
+    started_at: datetime
+    seen_at: datetime
+    stopped_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """A limit, and what runs under it."""
+
+    scope: str
+    name: str
+    max_running: int
+    running: int
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """What one attempt said: lines of when, level and text."""
+
+    attempt: int
+    lines: list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     """One reason why a job is not running."""
 
-    reason: str
-    """`not_accepted`, `paused`, `run_at`, `backoff`, `exclusive_key`, `limit`, `no_worker_for_kind`, …"""
-
-    detail: str
-    """The same in words."""
-
-    blocker: UUID | None
-    """The job that stands in the way."""
-
-    until: datetime | None
-    """When it will be over, where that is known."""
+    reason: Annotated[str, "`not_accepted`, `paused`, … : a key of `leasehold.operate.reasons.REASONS`."]
+    detail: Annotated[str, "The same in words."]
+    blocker: Annotated[UUID | None, "The job that stands in the way."]
+    until: Annotated[datetime | None, "When it will be over, where that is known."]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
     """What became of a change of many jobs."""
 
-    matched: int
-    """Jobs that fit, counted no further than was asked for."""
+    matched: Annotated[int, "How many fit, counted no further than `limit`."]
+    changed: Annotated[int, "How many were changed; 0 in a dry run."]
+    capped: Annotated[bool, "There may be more that fit: send it again."]
 
-    changed: int
-    """Those that were changed; 0 in a dry run."""
 
-    capped: bool
-    """There may be more that fit: call again."""
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A canary retry of the dead jobs of one kind and error class: ten, then a tenth, then all."""
+
+    id: UUID
+    kind: str
+    error_class: str | None
+    queues: Annotated[list[str] | None, "Only jobs of these; None: all."]
+    state: Annotated[str, "`running`, `stopped` (`reason` says why), `done`."]
+    stage: Annotated[int, "1: the first ten; 2: a tenth of them; 3: all the rest."]
+    total: Annotated[int, "Dead jobs found at the start, counted up to 10,000."]
+    total_capped: bool
+    retried: int
+    succeeded: int
+    failed: Annotated[int, "That failed again."]
+    pending: Annotated[int, "Retried, with no outcome yet."]
+    reason: Annotated[str | None, "Why it was stopped."]
+    started_by: str | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
 
 
 class OperatorCalls(Calls):
-    """Look after jobs."""
+    """Read jobs, queues, limits and workers, and change them. `filter`, as in SQL: which jobs."""
 
-    texts = _TEXTS
+    def list_jobs(self, filter: Mapping[str, Any], cursor: str | None = None, count: int = 50) -> Call[JobPage]:  # noqa: A002
+        """A page of the jobs that match, after reading at most 10,000."""
+        args = (json.dumps(dict(filter)), cursor, count, 10_000)
+        columns = f"{columns_of(JobRow)}, cursor_here"
+        return self._ask("list_jobs_v1", *args, columns=columns, read=_page)
+
+    def job_detail(self, job_id: UUID) -> Call[JobDetail | None]:
+        """Everything about one job; None if there is none."""
+        columns = f"{columns_of(JobRow)}, idempotency_key, reason_detail, payload::text, result::text, attempts"
+        return self._ask("job_detail_v1", job_id, columns=columns, read=_detail)
+
+    def logs(self, job_id: UUID) -> Call[list[LogRow]]:
+        """What the job's attempts logged, oldest first."""
+        return self._list(LogRow, "logs_v1", job_id)
 
     def explain(self, job_id: UUID) -> Call[list[Obstacle]]:
-        """Why the job is not running: nothing, if it may be taken any moment."""
-        return Call(self._sql["explain"], (job_id,), lambda rows: [Obstacle(*row) for row in rows], repeatable=True)
+        """Why the job is not running: nothing, if it may be claimed at any moment."""
+        return self._list(Obstacle, "explain_v1", job_id)
 
     def cancel(self, job_id: UUID, why: str | None = None) -> Call[bool]:
-        """Stop a job for good."""
-        return Call(self._sql["cancel"], (job_id, why), scalar, repeatable=True)
+        """Cancel a job; False: it had finished before."""
+        return self._ask("cancel_v1", job_id, why)
 
     def retry(self, job_id: UUID) -> Call[bool]:
-        """Give a dead job another chance."""
-        return Call(self._sql["retry"], (job_id,), scalar)
+        """Let a dead job run again."""
+        return self._ask("retry_v1", job_id, repeatable=False)
 
     def run_now(self, job_id: UUID) -> Call[bool]:
         """Let a job that waits for its time wait no longer; False: it does not wait."""
-        return Call(self._sql["run_now"], (job_id,), scalar)
+        return self._ask("run_now_v1", job_id, repeatable=False)
 
     def retry_many(self, filter: Mapping[str, Any], limit: int = 1000, *, dry_run: bool = False) -> Call[Changed]:  # noqa: A002
-        """Give the dead jobs that fit another chance, at most `limit` of them."""
-        return Call(self._sql["retry_many"], (json.dumps(dict(filter)), limit, dry_run), _changed, repeatable=dry_run)
+        """Let the dead jobs that match run again, at most `limit` of them."""
+        return self._row(Changed, "retry_many_v1", json.dumps(dict(filter)), limit, dry_run, repeatable=dry_run)
 
     def cancel_many(
-        self,
-        filter: Mapping[str, Any],  # noqa: A002
-        limit: int = 1000,
-        *,
-        dry_run: bool = False,
-        why: str | None = None,
-    ) -> Call[Changed]:
-        """Stop the jobs that fit and have not ended, at most `limit` of them."""
+        self, filter: Mapping[str, Any], limit: int = 1000, *, dry_run: bool = False, why: str | None = None  # noqa: A002
+    ) -> Call[Changed]:  # fmt: skip
+        """Cancel the jobs that match and have not ended, at most `limit` of them."""
         args = (json.dumps(dict(filter)), limit, dry_run, why)
-        return Call(self._sql["cancel_many"], args, _changed, repeatable=dry_run)
+        return self._row(Changed, "cancel_many_v1", *args, repeatable=dry_run)
+
+    def canary_start(
+        self, kind: str, error_class: str | None, by: str | None = None, *, queues: list[str] | None = None
+    ) -> Call[UUID]:
+        """Start one; returns its id, or that of the one running for the group. JobUnknown: nothing to retry."""
+        return self._ask("canary_start_v1", kind, error_class, by, queues, read=uuid)
+
+    def canary_stop(self, canary: UUID, by: str | None = None) -> Call[bool]:
+        """Retry no more of it; False: it had ended already, or there is none."""
+        return self._ask("canary_stop_v1", canary, by)
+
+    def canaries(self, count: int = 50, canary: UUID | None = None) -> Call[list[Canary]]:
+        """The latest first; or one."""
+        columns = columns_of(Canary, pending="retried - succeeded - failed - other")
+        return self._list(Canary, "canary_list_v1", count, canary, columns=columns)
 
     def pause(self, queue: str, reason: str | None = None, by: str | None = None) -> Call[None]:
-        """Let no job of the queue be claimed; what runs goes on."""
-        return Call(self._sql["pause"], (queue, reason, by), nothing, repeatable=True)
+        """Let no job of the queue be claimed; those that run go on."""
+        return self._ask("pause_v1", queue, reason, by, read=nothing)
 
     def resume(self, queue: str) -> Call[bool]:
         """Let the queue's jobs be claimed again; False: it was not paused."""
-        return Call(self._sql["resume"], (queue,), scalar, repeatable=True)
+        return self._ask("resume_v1", queue)
+
+    def queues(
+        self, cap: int = 10_000, *, queues: list[str] | None = None, kinds: list[str] | None = None
+    ) -> Call[list[QueueRow]]:
+        """Every queue that has to do with anything now, counted up to `cap`."""
+        return self._list(QueueRow, "queue_list_v1", cap, queues, kinds)
+
+    def workers(self, count: int = 200) -> Call[list[WorkerRow]]:
+        """The workers that were seen last."""
+        return self._list(WorkerRow, "worker_list_v1", count)
+
+    def errors(
+        self, *, queues: list[str] | None = None, kinds: list[str] | None = None, scan: int = 10_000
+    ) -> Call[list[ErrorGroup]]:
+        """The latest `scan` recorded attempts' errors, grouped by kind and error class."""
+        return self._list(ErrorGroup, "errors_v1", queues, kinds, scan)
+
+    def limits(self) -> Call[list[LimitRow]]:
+        """The limits, at most 1000, and what runs under each."""
+        sql = "select scope, name, max_running, running, updated_at from {}.limit_overview order by 1, 2 limit 1000"
+        return Call(filled(sql, self._prefix), (), lambda rows: [LimitRow(*row) for row in rows], repeatable=True)
 
     def set_limit(self, scope: str, name: str, max_running: int) -> Call[None]:
         """Let at most `max_running` jobs run: in all, of a queue, of a kind, of the keys that begin with a prefix."""
-        return Call(self._sql["set_limit"], (scope, name, max_running), nothing, repeatable=True)
+        return self._ask("set_limit_v1", scope, name, max_running, read=nothing)
 
     def drop_limit(self, scope: str, name: str) -> Call[bool]:
-        """Take a limit away; False: there was none."""
-        return Call(self._sql["drop_limit"], (scope, name), scalar, repeatable=True)
-
-    def counts(self, cap: int = 10_000) -> Call[dict[str, tuple[int, bool]]]:
-        """Jobs by state, counted up to `cap`; True: there are more."""
-        return Call(self._sql["counts"], (cap,), _counts, repeatable=True)
+        """Remove a limit; False: there was none."""
+        return self._ask("drop_limit_v1", scope, name)
 
 
-def _changed(rows: Sequence[Row]) -> Changed:
-    matched, changed, capped = rows[0]
-    return Changed(matched, changed, capped)
+def _page(rows: Sequence[Row]) -> JobPage:
+    return JobPage([JobRow(*row[:-1]) for row in rows if row[0] is not None], rows[-1][-1] if rows else None)
 
 
-def _counts(rows: Sequence[Row]) -> dict[str, tuple[int, bool]]:
-    return {state: (jobs, capped) for state, jobs, capped in rows}
+def _detail(rows: Sequence[Row]) -> JobDetail | None:
+    if not rows:
+        return None
+    *job, key, reason_detail, payload, result, attempts = rows[0]
+    return JobDetail(JobRow(*job), shown_key(key), reason_detail, payload, result, [_attempt(one) for one in attempts])
+
+
+def _attempt(value: dict[str, Any]) -> AttemptRow:
+    times = {name: datetime.fromisoformat(value[name]) for name in ("claimed_at", "ended_at")}
+    return AttemptRow(**value | times)

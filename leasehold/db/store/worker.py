@@ -1,48 +1,44 @@
-"""The calls of workers: claim, run, finish, and the upkeep between."""
+"""The calls of workers: claim, run, finish, and upkeep."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from leasehold.db.call import Call, Row
-from leasehold.db.store.calls import Calls, array_of, nothing, scalar, texts
+from leasehold.db.store.calls import Calls, array_of, filled, nothing, scalar
 
-_TEXTS = {
-    "claim": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
-    " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
-    " from {}.claim_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
-    "claim_each": "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds,"
-    " priority, case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
-    " from {}.claim_each_v1(%s, %s::text[], %s::text[], %s, %s::uuid, %s::jsonb)",
-    "renew_each": "select id::text, answer from {}.renew_each_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
-    " %s::text[])",
-    "report_each": "select id::text, answer, state, detail from {}.report_each_v1(%s, %s::uuid[], %s::integer[],"
-    " %s::uuid[], %s::text[])",
-    "renew": "select id::text, answer from {}.renew_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[],"
-    " %s::text[])",
-    "add_logs": "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::jsonb[])",
-    "complete": "select count(*) from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[])",
-    "completed": "select c::text from {}.complete_v1(%s, %s::uuid[], %s::integer[], %s::jsonb[], %s::uuid[]) c",
-    "complete_in": "select {}.complete_in_v1(cast(%s as text), cast(cast(%s as text) as uuid), cast(%s as integer),"
-    " cast(cast(%s as text) as uuid), cast(cast(%s as text) as jsonb))",
-    "fail_many": "select id::text, state from {}.fail_many_v1(%s, %s::jsonb)",
-    "release": "select r::text from {}.release_v1(%s, %s::uuid[], %s::integer[], %s::uuid[]) r",
-    "owned": "select id::text, attempt, claim_id::text from {}.owned_v1(%s)",
-    "sweep": "select {}.sweep_v1(%s)",
-    "promote": "select {}.promote_v1(%s)",
-    "upkeep": "select swept, promoted, next_due from {}.upkeep_v1(%s, %s)",
-    "next_due": "select {}.next_due_v1()",
-    "start_worker": "select {}.start_worker_v1(%s, %s, %s, %s::text[], %s::text[], %s::double precision[], %s)",
-    "stop_worker": "select {}.stop_worker_v1(%s)",
-    "declare_tasks": "select {}.declare_tasks_v1(%s::jsonb)",
-}
+_CLAIM = (
+    "select id::text, attempt, kind, queue, payload::text, retry_count, max_attempts, lease_seconds, priority,"
+    " case when run_at > '-infinity' then date_part('epoch', claimed_at - run_at)::real else 0 end"
+    " from {}.claim_v1(%s, %s, %s, %s, %s, %s)"
+)
+_CLAIM_EACH = _CLAIM.replace("claim_v1", "claim_each_v1")
+# With casts: the driver's arrays of numbers and JSON have other types.
+# Texts of users are sent as binary arrays (%b): in a text array the driver escapes each by a regular expression, which
+# holds up the event loop for seconds when a text is long and full of quotes.
+_RENEW = (
+    "select id::text, answer from {}.renew_v1"
+    "(%s, %s::uuid[], %s::integer[], %s::uuid[], %s::real[], %b::text[], %s::double precision[])"
+)
+_RENEW_EACH = _RENEW.replace("renew_v1", "renew_each_v1")
+_COMPLETE = "select count(*) from {}.complete_v1(%s, %s::uuid[], %s::integer[], %b::jsonb[], %s::uuid[]) c"
+_COMPLETED = _COMPLETE.replace("count(*)", "c::text")
+_COMPLETE_IN = (
+    "select {}.complete_in_v1(cast(%s as text), cast(cast(%s as text) as uuid), cast(%s as integer),"
+    " cast(cast(%s as text) as uuid), cast(cast(%s as text) as jsonb))"
+)
+_ADD_LOGS = "select * from {}.add_logs_v1(%s, %s::uuid[], %s::integer[], %s::uuid[], %b::jsonb[])"
+_REPORT_EACH = (
+    "select id::text, answer, state, detail from {}.report_each_v1"
+    "(%s, %s::uuid[], %s::integer[], %s::uuid[], %b::text[])"
+)
 
 
-# Neither frozen nor compared by value, and ids as text: there is one of these for every job that is run, and each of
-# those niceties costs as much as all else that is done for a job here.
+# Neither frozen nor compared by value, and ids as text: there is one object for every job that is run, and each of
+# these features costs as much as everything else that is done for a job here.
 @dataclass(slots=True, eq=False)
 class Token:
-    """What lets an attempt write: the job, its attempt number, and the claim that gave it."""
+    """What lets an attempt write: the job, its attempt number, and the claim that took it."""
 
     id: str
     attempt: int
@@ -51,7 +47,7 @@ class Token:
 
 @dataclass(slots=True, eq=False)
 class ClaimedJob(Token):
-    """A job as a claim gives it. There is one object per attempt; it goes from the claim to the report."""
+    """A job as a claim returns it. There is one object per attempt; it goes from the claim to the report."""
 
     kind: str
     queue: str
@@ -64,6 +60,10 @@ class ClaimedJob(Token):
     """Seconds from when it was to run until it was claimed."""
     ran: float = 0.0
     """Seconds that its task took, once it has ended."""
+    journal_entry: int = -1
+    """Its offset in the worker's journal, if it has an entry there."""
+    completes: bool = False
+    """Whether its task has called `complete_in`: whether the job succeeds is then its own transaction's to decide."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,143 +90,103 @@ class Reported:
 class WorkerCalls(Calls):
     """Claim, run, finish."""
 
-    texts = _TEXTS
-
     def claim(
-        self,
-        worker: str,
-        queues: Sequence[str] | None,
-        kinds: Sequence[str],
-        count: int,
-        claim_id: UUID,
-        *,
-        lanes: str | None = None,
-        each: bool = False,
-    ) -> Call[list[ClaimedJob]]:
-        """Take up to `count` jobs; with `lanes`, only those behind some places.
+        self, worker: str, queues: Sequence[str] | None, kinds: Sequence[str], count: int, claim_id: UUID, *,
+        lanes: str | None = None, each: bool = False,
+    ) -> Call[list[ClaimedJob]]:  # fmt: skip
+        """Take up to `count` jobs; with `lanes`, only those behind some positions.
 
-        With `each`, one by one, and those that cannot be taken are set aside: for when a claim was refused.
+        With `each`, one by one, and jobs that cannot be taken are set aside: for when a claim was refused.
         """
         by = str(claim_id)
-        return Call(
-            self._sql["claim_each" if each else "claim"],
-            (worker, array_of(tuple(queues)) if queues else None, array_of(tuple(kinds)), count, by, lanes),
-            lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows],
-            repeatable=True,
-        )
+        args = (worker, array_of(tuple(queues)) if queues else None, array_of(tuple(kinds)), count, by, lanes)
+        read = lambda rows: [ClaimedJob(id_, attempt, by, *rest) for id_, attempt, *rest in rows]  # noqa: E731
+        return Call(filled(_CLAIM_EACH if each else _CLAIM, self._prefix), args, read, repeatable=True)
 
     def renew(
-        self,
-        worker: str,
-        tokens: Sequence[Token],
-        progress: Sequence[tuple[float, str] | None] = (),
-        *,
+        self, worker: str, jobs: Sequence[ClaimedJob], progress: Sequence[tuple[float, str] | None] = (), *,
         each: bool = False,
-    ) -> Call[Renewal]:
-        """Renew leases and note progress; waits for no lock. With `each`, one by one: for when that was refused."""
+    ) -> Call[Renewal]:  # fmt: skip
+        """Renew leases, by the length that each claim returned, and record progress; waits for no lock.
+
+        With `each`, one by one: for when that was refused.
+        """
         fractions = [p and p[0] for p in progress] if any(progress) else None
         notes = [p and p[1] for p in progress] if any(progress) else None
-        sql = self._sql["renew_each" if each else "renew"]
-        return Call(sql, (worker, *_columns(tokens), fractions, notes), _renewal, repeatable=True)
+        sql = filled(_RENEW_EACH if each else _RENEW, self._prefix)
+        leases = f"{{{','.join([str(job.lease_seconds) for job in jobs])}}}"
+        return Call(sql, (worker, *_columns(jobs), fractions, notes, leases), _renewal, repeatable=True)
 
-    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[None]:
-        """Keep what attempts have said: for each token a JSON array of lines."""
-        return Call(self._sql["add_logs"], (worker, *_columns(tokens), list(lines)), nothing)
+    def add_logs(self, worker: str, tokens: Sequence[Token], lines: Sequence[str]) -> Call[set[str]]:
+        """Store the log lines of attempts, for each token a JSON array of lines; returns the ids of those stored."""
+        return Call(filled(_ADD_LOGS, self._prefix), (worker, *_columns(tokens), list(lines)), _ids)
 
     def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[int]:
-        """Report successes; gives how many count. If not all do, `completed` says which."""
-        return Call(self._sql["complete"], _successes(worker, tokens, results), scalar, repeatable=True)
+        """Report successes; returns how many count. If not all do, `completed` says which."""
+        read = lambda rows: rows[0][0]  # noqa: E731
+        return Call(filled(_COMPLETE, self._prefix), _successes(worker, tokens, results), read, repeatable=True)
 
     def completed(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[str]]:
-        """The same report, made or repeated; gives the ids that count."""
-        return Call(self._sql["completed"], _successes(worker, tokens, results), texts, repeatable=True)
+        """Make or repeat the same report; returns the ids that count."""
+        args = _successes(worker, tokens, results)
+        return Call(filled(_COMPLETED, self._prefix), args, _ids, repeatable=True)
 
     def complete_in(self, worker: str, token: Token, result: str | None) -> Call[bool]:
-        """Report one success, on any connection: everything goes as text, as in `enqueue`. Whether it counts."""
+        """Report one success on any connection: every argument is text, as in `enqueue`. Returns whether it counts."""
         args = (worker, token.id, token.attempt, token.claim_id, result)
-        return Call(self._sql["complete_in"], args, scalar, repeatable=True)
+        return Call(filled(_COMPLETE_IN, self._prefix), args, scalar, repeatable=True)
 
     def fail_many(self, worker: str, failures: str) -> Call[dict[str, str]]:
-        """Report attempts that did not succeed; gives the state of each job whose report counts."""
-        return Call(
-            self._sql["fail_many"], (worker, failures), lambda rows: {row[0]: row[1] for row in rows}, repeatable=True
-        )
+        """Report attempts that did not succeed; returns the state of each job whose report counts."""
+        read = lambda rows: {row[0]: row[1] for row in rows}  # noqa: E731
+        return self._ask("fail_many_v1", worker, failures, columns="id::text, state", read=read)
 
     def release(self, worker: str, tokens: Sequence[Token]) -> Call[set[str]]:
-        """Give jobs back without a failure."""
-        return Call(self._sql["release"], (worker, *_columns(tokens)), texts, repeatable=True)
+        """Return jobs to the queue without a failure."""
+        return self._ask("release_v1", worker, *_columns(tokens), columns="release_v1::text", read=_ids)
 
     def report_each(self, worker: str, tokens: Sequence[Token], reports: Sequence[str]) -> Call[list[Reported]]:
         """Report outcomes one by one, as JSON texts: for when a report of many was refused."""
-        return Call(
-            self._sql["report_each"],
-            (worker, *_columns(tokens), list(reports)),
-            lambda rows: [Reported(*row) for row in rows],
-            repeatable=True,
-        )
+        args = (worker, *_columns(tokens), list(reports))
+        read = lambda rows: [Reported(*row) for row in rows]  # noqa: E731
+        return Call(filled(_REPORT_EACH, self._prefix), args, read, repeatable=True)
 
     def owned(self, worker: str) -> Call[list[Token]]:
-        """What the database thinks the worker is running."""
-        return Call(self._sql["owned"], (worker,), lambda rows: [Token(*row) for row in rows], repeatable=True)
-
-    def sweep(self, limit: int = 1000) -> Call[int]:
-        """Requeue expired leases."""
-        return Call(self._sql["sweep"], (limit,), scalar, repeatable=True)
-
-    def promote(self, limit: int = 1000) -> Call[int]:
-        """Make due jobs runnable."""
-        return Call(self._sql["promote"], (limit,), scalar, repeatable=True)
+        """Return the jobs that the worker owns according to the database."""
+        return self._list(Token, "owned_v1", worker, columns="id::text, attempt, claim_id::text")
 
     def upkeep(self, worker: str, limit: int = 1000) -> Call[tuple[int, int, float | None]]:
-        """Sweep and promote; gives how many of each, and the seconds until there may be more to do."""
-        return Call(
-            self._sql["upkeep"], (limit, worker), lambda rows: (rows[0][0], rows[0][1], rows[0][2]), repeatable=True
-        )
-
-    def next_due(self) -> Call[float | None]:
-        """Seconds until there is something to promote or to sweep."""
-        return Call(self._sql["next_due"], (), scalar, repeatable=True)
+        """Sweep and promote; returns how many of each, and the seconds until there may be more to do."""
+        columns = "swept, promoted, next_due"
+        return self._row(lambda *row: row, "upkeep_v1", limit, worker, columns=columns)
 
     def start_worker(
-        self,
-        worker: str,
-        *,
-        host: str,
-        pid: int,
-        queues: Sequence[str] | None,
-        leases: dict[str, float],
-        slots: int,
+        self, worker: str, *, host: str, pid: int, queues: Sequence[str] | None, leases: dict[str, float], slots: int
     ) -> Call[None]:
-        """Announce a worker and what its tasks declare."""
-        args = (
-            worker,
-            host,
-            pid,
-            list(queues) if queues else None,
-            list(leases),
-            list(leases.values()),
-            slots,
-        )
-        return Call(self._sql["start_worker"], args, nothing, repeatable=True)
+        """Register a worker and the leases of its tasks."""
+        kinds, lengths = list(leases), [float(lease) for lease in leases.values()]  # not int and float in one array
+        args = (worker, host, pid, list(queues) if queues else None, kinds, lengths, slots)
+        return self._ask("start_worker_v1", *args, read=nothing)
 
     def declare_tasks(self, tasks: str) -> Call[None]:
-        """Say what tasks declare: a JSON array of objects with kind, lease_seconds, queue, priority, max_attempts."""
-        return Call(self._sql["declare_tasks"], (tasks,), nothing, repeatable=True)
+        """Store what tasks declare: a JSON array of objects with kind, lease_seconds, queue, priority, max_attempts."""
+        return self._ask("declare_tasks_v1", tasks, read=nothing)
 
     def stop_worker(self, worker: str) -> Call[None]:
-        """Say that a worker is gone."""
-        return Call(self._sql["stop_worker"], (worker,), nothing, repeatable=True)
+        """Record that a worker has stopped."""
+        return self._ask("stop_worker_v1", worker, read=nothing)
+
+
+def _ids(rows: Sequence[Row]) -> set[str]:
+    return {row[0] for row in rows}
 
 
 def _renewal(rows: Sequence[Row]) -> Renewal:
-    answers: dict[str, set[str]] = {"renewed": set(), "busy": set(), "lost": set()}
-    for id_, answer in rows:
-        answers[answer].add(id_)
-    return Renewal(answers["renewed"], answers["busy"])
+    return Renewal(*({id_ for id_, answer in rows if answer == wanted} for wanted in ("renewed", "busy")))
 
 
 def _columns(tokens: Sequence[Token]) -> tuple[str, str, str]:
-    """Ids, attempts, claim ids, each as the text of an array: a driver's own way with lists takes ten times as long."""
+    """Ids, attempts, claim ids, each as the text of an array: the driver takes ten times as long for a list."""
     return (
         f"{{{','.join([t.id for t in tokens])}}}",
         f"{{{','.join([str(t.attempt) for t in tokens])}}}",

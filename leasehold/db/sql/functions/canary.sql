@@ -1,82 +1,72 @@
--- Canary retry: the dead jobs of one kind and error class get another chance, ten first, then a tenth of them, then all.
--- Each stage waits for what came of the one before, and too many that fail again stop it. There is no leader: any
--- worker's upkeep takes the next step, whoever dies in one leaves nothing of it.
+-- Canary retry: the dead jobs of one kind and error class are retried in stages: ten, then a tenth of them, then all.
+-- Each stage waits for the outcomes of the one before; too many failures stop it. Any worker's upkeep takes the next step,
+-- in one transaction.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
--- Whether any is running. Stands in every round of upkeep.
-create or replace function canaries_run() returns boolean language plpgsql stable
-set enable_seqscan = off
-as $$
+-- Whether any is running. Called in every round of upkeep.
+create or replace function canaries_run() returns boolean language plpgsql stable set enable_seqscan = off as $$
 begin
   return exists (select from canaries c where c.state = 'running');
 end $$;
-
--- How many jobs a stage retries; null: all that are left.
-create or replace function canary_size(stage integer, total integer) returns integer language sql immutable parallel safe
-return case stage when 1 then 10 when 2 then greatest(10, total / 10) end;
 
 create or replace function canary_filter(kind text, error_class text, queues text[]) returns jsonb
 language sql immutable parallel safe
 return jsonb_build_object('state', jsonb_build_array('dead'), 'kind', kind, 'error_class', error_class)
   || case when queues is null then '{}' else jsonb_build_object('queues', queues) end;
 
--- Start one, by a person. The dead jobs of the group so far are its jobs, those that died last first; one that dies
--- later is not. Where one is running for the group already, it is that one's id that comes back.
+-- Start one. Its jobs are the dead jobs that the group has now, those that died last first. Where one is running for the
+-- group already, that one's id is returned. An error class of which only the last part was given becomes the whole one:
+-- otherwise a second canary could run for the group beside the first.
 create or replace function canary_start_v1(
   kind text, error_class text default null, by text default null, queues text[] default null, notify boolean default true
-) returns uuid language plpgsql
-security definer set search_path from current
-as $$
-#variable_conflict use_column
+) returns uuid language plpgsql set lock_timeout = '3s' as $$
+#variable_conflict use_variable
 declare
   at timestamptz := clock();
   made uuid := uuidv7();
   number bigint;
   cut boolean;
+  classes text[];
 begin
-  if canary_start_v1.kind is null or canary_start_v1.kind = '' then
-    perform refuse('LH003', 'invalid_argument', 'kind is empty', 'name the kind of the jobs');
-  end if;
-  perform check_names('kind', array[canary_start_v1.kind]);
-  perform check_names('queues', canary_start_v1.queues);
-  select count(f.id), coalesce(bool_or(f.id is null), false) or count(f.id) > 10000 into number, cut
-  from find_jobs(canary_filter(canary_start_v1.kind, canary_start_v1.error_class, canary_start_v1.queues), null, 10001, 20000) f;
-  if number = 0 and not exists (select from canaries c where c.state = 'running' and c.kind = canary_start_v1.kind
-       and coalesce(c.error_class, '') = coalesce(canary_start_v1.error_class, '')) then
-    perform refuse('LH002', 'job_unknown',
-      format('no dead job of kind %L has the error class %L%s', left(canary_start_v1.kind, 100), left(canary_start_v1.error_class, 100),
-        case when cut then ', among the latest 20000 dead ones' else '' end),
-      'errors() lists the groups; only dead jobs are retried');
+  perform require(kind <> '', 'kind is empty', 'name the kind of the jobs');
+  perform check_names('kind', array[kind]), check_names('queues', queues);
+  select count(f.id), coalesce(bool_or(f.id is null), false) or count(f.id) > 10000,
+    array_agg(distinct last_error_class(f.id)) filter (where f.id is not null and error_class is not null)
+  into number, cut, classes
+  from find_jobs(canary_filter(kind, error_class, queues), null, 10001, 20000) f;
+  if error_class <> all(classes) then
+    perform require(cardinality(classes) = 1, format('error class %L is one of %s', left(error_class, 100),
+      left(array_to_string(classes, ', '), 300)), 'give one of them whole');
+    error_class := classes[1];
   end if;
   if number > 0 then
     insert into canaries (id, kind, error_class, queues, state, total, total_capped, place, started_by, created_at, updated_at)
-    values (made, canary_start_v1.kind, canary_start_v1.error_class, canary_start_v1.queues, 'running', least(number, 10000), cut,
-      jsonb_build_array('finished', at, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), left(canary_start_v1.by, 200), at, at)
+    values (made, kind, error_class, queues, 'running', least(number, 10000), cut,
+      jsonb_build_array('finished', at, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), left(by, 200), at, at)
     on conflict do nothing;
     if found then
       perform canary_retry(made, 10, notify);
       return made;
     end if;
   end if;
-  select c.id into made from canaries c where c.state = 'running' and c.kind = canary_start_v1.kind
-    and coalesce(c.error_class, '') = coalesce(canary_start_v1.error_class, '');
-  if made is null then
-    perform refuse('LH003', 'invalid_argument', 'a canary of this group ended at this moment', 'look at it, then start another');
+  select c.id into made from canaries c
+  where c.state = 'running' and c.kind = kind and (coalesce(c.error_class, '') = coalesce(error_class, '')
+    or right(c.error_class, char_length(error_class) + 1) = '.' || error_class)
+  order by c.id limit 1;
+  if made is null and number = 0 then
+    perform refuse('LH002', 'job_unknown',
+      format('no dead job of kind %L has the error class %L%s', left(kind, 100), left(error_class, 100),
+        case when cut then ', among the latest 20000 dead ones' else '' end),
+      'errors() lists the groups; only dead jobs are retried');
+  elsif made is null then
+    perform refuse('LH003', 'invalid_argument', 'a canary of this group ended at this moment', 'canary_list() shows it; start another');
   end if;
   return made;
 end $$;
 
-create or replace function canary_start(
-  kind text, error_class text default null, by text default null, queues text[] default null, notify boolean default true
-) returns uuid language sql
-security definer set search_path from current
-as $$ select canary_start_v1(kind, error_class, by, queues, notify) $$;
-
--- Retry the canary's next jobs, at most `wanted`; its row is locked. One that somebody is writing at this moment, or that
--- is dead no longer, is left to whoever did that.
-create or replace function canary_retry(canary uuid, wanted integer, notify boolean) returns integer language plpgsql
-as $$
-#variable_conflict use_column
+-- Retry the canary's next jobs, at most `wanted`; its row is locked. A job that is locked, or dead no longer, is skipped.
+create or replace function canary_retry(canary uuid, wanted integer, notify boolean) returns void language plpgsql as $$
+#variable_conflict use_variable
 declare
   at timestamptz := clock();
   it canaries;
@@ -84,9 +74,8 @@ declare
   cut boolean;
   until jsonb;
   mine uuid[];
-  names text[];
 begin
-  select * into it from canaries c where c.id = canary_retry.canary;
+  select * into it from canaries c where c.id = canary;
   select coalesce(array_agg(f.id) filter (where f.id is not null), '{}'), coalesce(bool_or(f.id is null), false),
          (array_agg(f.place))[count(*)]
   into found_ids, cut, until
@@ -95,22 +84,19 @@ begin
     order by j.id for update skip locked);
   mine := array(select t.id from unnest(found_ids) t(id) where retry_v1(t.id, false));
   insert into canary_jobs (canary, job_id, stage, retried_at)
-  select canary_retry.canary, r, it.stage, at from unnest(mine) r on conflict do nothing;
+  select canary, r, it.stage, at from unnest(mine) r on conflict do nothing;
   update canaries c set place = coalesce(until, c.place), retried = c.retried + cardinality(mine),
-    here = c.here + cardinality(mine), exhausted = until is null, updated_at = at
-  where c.id = canary_retry.canary;
+    stage_retried = c.stage_retried + cardinality(mine), exhausted = until is null, updated_at = at
+  where c.id = canary;
   if notify and cardinality(mine) > 0 then
-    names := array(select distinct j.queue from jobs j where j.id = any(mine));
-    perform announce(names);
+    perform announce(array(select distinct j.queue from jobs j where j.id = any(mine)));
   end if;
-  return cardinality(mine);
 end $$;
 
--- Note what has become of the jobs that were retried. One that failed once is not waited for: it has failed again.
+-- Record the outcomes of the jobs that were retried. A job that failed once counts as failed, even if it succeeds later.
 create or replace function canary_settle(canary uuid, at timestamptz) returns void language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
-#variable_conflict use_column
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_variable
 begin
   with settled as (
     update canary_jobs o set outcome = s.outcome
@@ -120,16 +106,16 @@ begin
                when j.state = 'dead' and j.reason = 'cancelled' then 'cancelled'
                when j.state = 'dead' or j.retry_count > 0 then 'failed' end as outcome
       from canary_jobs o left join jobs j on j.id = o.job_id
-      where o.canary = canary_settle.canary and o.outcome is null) s
-    where o.canary = canary_settle.canary and o.job_id = s.job_id and s.outcome is not null and o.outcome is null
+      where o.canary = canary and o.outcome is null) s
+    where o.canary = canary and o.job_id = s.job_id and s.outcome is not null and o.outcome is null
     returning s.outcome
   ), counted as (
     select count(*) filter (where s.outcome = 'success') as succeeded, count(*) filter (where s.outcome = 'failed') as failed,
       count(*) filter (where s.outcome in ('cancelled', 'gone')) as other
     from settled s)
   update canaries c set succeeded = c.succeeded + n.succeeded, failed = c.failed + n.failed, other = c.other + n.other,
-    here_well = c.here_well + n.succeeded, here_ill = c.here_ill + n.failed, updated_at = at
-  from counted n where c.id = canary_settle.canary and n.succeeded + n.failed + n.other > 0;
+    stage_succeeded = c.stage_succeeded + n.succeeded, stage_failed = c.stage_failed + n.failed, updated_at = at
+  from counted n where c.id = canary and n.succeeded + n.failed + n.other > 0;
 end $$;
 
 -- Why the present stage is reason to stop, or null. Of the first ten, more than two; of any stage's finished jobs, once
@@ -141,8 +127,7 @@ return case
     then format('%s of %s retried jobs failed again in stage %s', ill, well + ill, stage) end;
 
 -- One step of one canary, whose row the caller has locked.
-create or replace function canary_advance(canary uuid, max integer) returns void language plpgsql
-as $$
+create or replace function canary_advance(canary uuid, max integer) returns void language plpgsql as $$
 declare
   at timestamptz := clock();
   it canaries;
@@ -152,78 +137,48 @@ declare
 begin
   perform canary_settle(canary, at);
   select * into it from canaries c where c.id = canary;
-  size := canary_size(it.stage, it.total);
+  size := case it.stage when 1 then 10 when 2 then greatest(10, it.total / 10) end;  -- null: all that are left
   pending := it.retried - it.succeeded - it.failed - it.other;
-  alarm := canary_alarm(it.stage, it.here_well, it.here_ill, pending = 0 and (it.exhausted or it.here >= size));
+  alarm := canary_alarm(it.stage, it.stage_succeeded, it.stage_failed, pending = 0 and (it.exhausted or it.stage_retried >= size));
   if alarm is not null then
     update canaries c set state = 'stopped', reason = alarm, finished_at = at, updated_at = at where c.id = canary;
   elsif it.exhausted then
     update canaries c set state = 'done', finished_at = at, updated_at = at where c.id = canary and pending = 0;
-  elsif it.here >= size then
-    update canaries c set stage = c.stage + 1, here = 0, here_well = 0, here_ill = 0, updated_at = at
+  elsif it.stage_retried >= size then
+    update canaries c set stage = c.stage + 1, stage_retried = 0, stage_succeeded = 0, stage_failed = 0, updated_at = at
     where c.id = canary and pending = 0;
   elsif pending < max then
-    -- The last stage is all the rest, and yet no more at once than a stop could still hold back.
-    perform canary_retry(canary, least(size - it.here, max - pending), true);
+    -- The last stage retries all that are left, a limited number at a time, so that a stop still has an effect.
+    perform canary_retry(canary, least(size - it.stage_retried, max - pending), true);
   end if;
 end $$;
 
--- Take the next step of each running canary that nobody else is at. Gives how many are running.
-create or replace function canary_step_v1(max integer default 1000) returns integer language plpgsql
-security definer set search_path from current
-as $$
+-- Take the next step of each running canary that no other session is stepping. Returns how many are running.
+create or replace function canary_step(max integer default 1000) returns integer language plpgsql as $$
 declare
   canary uuid;
 begin
-  if max is null or max not between 1 and 10000 then
-    perform refuse('LH003', 'invalid_argument', format('max %s', max), 'let 1 to 10000 jobs be on their way at once');
-  end if;
   for canary in select c.id from canaries c where c.state = 'running' order by c.id for update skip locked loop
     perform canary_advance(canary, max);
   end loop;
   return (select count(*) from canaries c where c.state = 'running');
 end $$;
 
-create or replace function canary_step(max integer default 1000) returns integer language sql
-security definer set search_path from current
-as $$ select canary_step_v1(max) $$;
-
--- A person stops it: no more jobs are retried; those that were, run. False: it had ended already, or there is none.
+-- Stop it: no more jobs are retried; those that were, run. False: it had ended already, or there is none.
 create or replace function canary_stop_v1(id uuid, by text default null) returns boolean language plpgsql
-security definer set search_path from current set lock_timeout = '3s'
-as $$
-#variable_conflict use_column
+set lock_timeout = '3s' as $$
+#variable_conflict use_variable
 declare
   at timestamptz := clock();
 begin
   update canaries c
-  set state = 'stopped', reason = 'stopped' || coalesce(' by ' || left(canary_stop_v1.by, 200), ''), finished_at = at, updated_at = at
-  where c.id = canary_stop_v1.id and c.state = 'running';
+  set state = 'stopped', reason = 'stopped' || coalesce(' by ' || left(by, 200), ''), finished_at = at, updated_at = at
+  where c.id = id and c.state = 'running';
   return found;
 end $$;
 
-create or replace function canary_stop(id uuid, by text default null) returns boolean language sql
-security definer set search_path from current
-as $$ select canary_stop_v1(id, by) $$;
-
--- The latest canaries first; or one.
-create or replace function canary_list_v1(max integer default 50, id uuid default null) returns table (
-  id uuid, kind text, error_class text, queues text[], state text, stage smallint, total integer, total_capped boolean,
-  retried integer, succeeded integer, failed integer, pending integer, reason text, started_by text,
-  created_at timestamptz, updated_at timestamptz, finished_at timestamptz
-) language sql stable
-security definer set search_path from current
+create or replace function canary_list_v1(max integer default 50, id uuid default null) returns setof canaries language sql stable
 as $$
-  select c.id, c.kind, c.error_class, c.queues, c.state, c.stage, c.total, c.total_capped, c.retried, c.succeeded, c.failed,
-    c.retried - c.succeeded - c.failed - c.other, c.reason, c.started_by, c.created_at, c.updated_at, c.finished_at
-  from canaries c where canary_list_v1.id is null or c.id = canary_list_v1.id
+  select * from canaries c where canary_list_v1.id is null or c.id = canary_list_v1.id
   order by c.id desc limit least(greatest(canary_list_v1.max, 1), 1000)
 $$;
-
-create or replace function canary_list(max integer default 50, id uuid default null) returns table (
-  id uuid, kind text, error_class text, queues text[], state text, stage smallint, total integer, total_capped boolean,
-  retried integer, succeeded integer, failed integer, pending integer, reason text, started_by text,
-  created_at timestamptz, updated_at timestamptz, finished_at timestamptz
-) language sql stable
-security definer set search_path from current
-as $$ select * from canary_list_v1(max, id) $$;

@@ -1,16 +1,39 @@
--- Stop a job for good.  created, queued, retry, running -> dead, reason cancelled.  True: it is cancelled, now or
--- before. False: it had already ended otherwise. The worker of a running job gets a notification, and stops its task.
+-- Cancel a job.  created, queued, retry, running -> dead, reason cancelled.  True: it is cancelled, now or before.
+-- False: it had already ended in another way. The worker of a running job gets a notification, and stops its task.
 -- Errors: LH002 job_unknown.
 
-create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
-security definer set search_path from current
-set lock_timeout = '3s'
-as $$
-#variable_conflict use_column
+-- End a job, which the caller has locked, from outside of its attempt, for cancel and set_aside. If it runs, the attempt is recorded with
+-- this outcome; `patient` as in unpark_ended.
+create or replace function end_job(before jobs, reason text, detail text, outcome text, patient boolean) returns void
+language plpgsql as $$
 declare
-  at timestamptz;
+  at constant timestamptz := clock();
+  ran constant boolean := before.state = 'running';
+  expired constant boolean := outcome = 'lease_expired';
+begin
+  if ran then
+    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message)
+    values (before.id, before.attempt, before.lease_owner, end_job.outcome, before.claimed_at, at,
+      case when expired then 'LeaseExpired' end, detail);
+  end if;
+  update jobs j
+  set state = 'dead', reason = end_job.reason, reason_detail = detail, finished_at = at, updated_at = at, parked = false,
+      is_current = false, lease_owner = null, lease_expires_at = null, retry_count = j.retry_count + (ran and expired)::integer
+  where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
+  if before.exclusive_key is not null and ran then
+    perform unpark_ended(array[before.exclusive_key], patient);
+  -- Else it has kept a job parked only if it could have run next. Any other job is left alone: until the caller's transaction ends, it
+  -- would be locked.
+  elsif before.exclusive_key is not null and before.state = 'queued' and not before.parked and not exists (
+      select from jobs j where j.exclusive_key = before.exclusive_key and j.is_current and j.state is not distinct from 'running') then
+    perform unpark(array[before.exclusive_key]);
+  end if;
+end $$;
+
+create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
+set lock_timeout = '3s' as $$
+declare
   before jobs;
-  words text := shortened(cancel_v1.why, 1000);
 begin
   select * into before from jobs j where j.id = cancel_v1.id for no key update;
   if not found then
@@ -19,27 +42,10 @@ begin
   if before.state in ('success', 'dead') then
     return before.reason is not distinct from 'cancelled' and before.state = 'dead';
   end if;
-  at := clock();
+  perform end_job(before, 'cancelled', shortened(why, 1000), 'cancelled', true);
   if before.state = 'running' then
-    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_message)
-    values (before.id, before.attempt, before.lease_owner, 'cancelled', before.claimed_at, at, words);
-  end if;
-  update jobs j
-  set state = 'dead', reason = 'cancelled', reason_detail = words, finished_at = at, updated_at = at, parked = false,
-      lease_owner = null, lease_expires_at = null
-  where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
-  if before.exclusive_key is not null and before.state = 'running' then
-    perform unpark_ended(array[before.exclusive_key], true);
-  elsif before.exclusive_key is not null then
-    perform unpark(array[before.exclusive_key]);
-  end if;
-  if before.state = 'running' then
-    perform announce_room(array[before.id]);
+    perform announce_room(array[before.id]) where exists (select from limits);
     perform announce(array['@cancel:' || before.id]);
   end if;
   return true;
 end $$;
-
-create or replace function cancel(id uuid, why text default null) returns boolean language sql
-security definer set search_path from current
-as $$ select cancel_v1(id, why) $$;

@@ -1,42 +1,27 @@
--- The owner reports success.  running -> success.  Gives the ids that are done.
--- Guarded by owns(): the lease must be this attempt's and must not have expired. Repeated with the right token it succeeds
--- again, whenever that is: the answer may have been lost. Any id that is missing has lost its lease and nothing was
--- written for it. A row that is locked for longer than a quarter of a second, or that cannot be written, fails the call:
--- report_each then finds out which.
+-- The owner reports success.  running -> success.  Returns the ids that have succeeded.
+-- Guarded by owns(): the lease must be this attempt's and must not have expired. Repeated with the same token it succeeds again, at any
+-- time: the first response may have been lost. An id that is missing in the result has lost its lease, and nothing was written for it.
+-- A row that is locked for longer than a quarter of a second, or that cannot be written, fails the call: report_each then finds it.
 -- Errors: LH003 invalid_argument, 55P03 lock_not_available.
-
-create or replace function check_results(ids uuid[], results jsonb[]) returns void language plpgsql
-as $$
-declare
-  bad record;
-begin
-  select t.id, result_problem(t.result) as problem into bad from unnest(ids, results) t(id, result)
-  where result_problem(t.result) is not null limit 1;
-  if found then
-    perform refuse('LH003', 'invalid_argument', format('job %s: %s', bad.id, bad.problem), 'return less, or store it elsewhere');
-  end if;
-end $$;
 
 create or replace function complete_v1(
   worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
 ) returns setof uuid language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan set lock_timeout = '250ms'
-as $$
-#variable_conflict use_column
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   at timestamptz := clock();
   done uuid[];
   keys text[];
 begin
   if results is not null then
-    perform check_results(ids, results);
+    perform require(false, format('job %s: %s', t.id, result_problem(t.result)), 'return less, or store it elsewhere')
+    from unnest(ids, results) t(id, result) where result_problem(t.result) is not null limit 1;
   end if;
   with finished as (
     update jobs j
     set state = 'success', result = t.result, reason_detail = null, finished_at = at, finished_by = worker, updated_at = at,
-        lease_owner = null, lease_expires_at = null, progress = case when j.progress is not null then 1 end
+        lease_owner = null, lease_expires_at = null, is_current = false, progress = case when j.progress is not null then 1 end
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
     where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.exclusive_key)
@@ -45,7 +30,7 @@ begin
   if keys is not null then
     perform unpark_ended(keys, true);
   end if;
-  perform announce_room(done);
+  perform announce_room(done) where done is not null and exists (select from limits);
   if coalesce(cardinality(done), 0) < cardinality(ids) then
     done := array(
       select j.id from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) join jobs j on j.id = t.id
@@ -55,8 +40,14 @@ begin
   return query select unnest(done);
 end $$;
 
-create or replace function complete(
-  worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
-) returns setof uuid language sql
-security definer set search_path from current
-as $$ select complete_v1(worker, ids, attempts, results, claim_ids) $$;
+-- A task completes its own job inside a transaction of its own connection. Returns whether it counts. For roles that are not workers:
+-- with the id of the claim, which only the worker and its task know, it needs no more privileges than enqueueing does.
+create or replace function complete_in_v1(
+  worker text, id uuid, attempt integer, claim_id uuid, result jsonb default null
+) returns boolean language plpgsql as $$
+begin
+  perform require(claim_id is not null, 'claim_id is null', 'the claim that took the job has it');
+  return exists (
+    select from complete_v1(worker, array[complete_in_v1.id], array[complete_in_v1.attempt], array[complete_in_v1.result],
+      array[complete_in_v1.claim_id]));
+end $$;

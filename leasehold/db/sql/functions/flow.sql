@@ -3,8 +3,7 @@
 
 -- How many jobs were created in a span of time: counted up to a cap, beyond it estimated from how far the cap reached.
 create or replace function arrivals(since timestamptz, until timestamptz, cap integer) returns bigint language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   counted bigint;
   reached uuid;
@@ -15,17 +14,13 @@ begin
     return counted;
   end if;
   return counted * date_part('epoch', until - since)
-    / greatest(0.001, date_part('epoch', moment_of_id(reached) - since));
+    / greatest(0.001, date_part('epoch', to_timestamp(  -- when the UUIDv7 was made
+      ('x' || lpad(left(replace(reached::text, '-', ''), 12), 16, '0'))::bit(64)::bigint / 1000.0) - since));
 end $$;
-
--- When a UUIDv7 was made.
-create or replace function moment_of_id(id uuid) returns timestamptz language sql immutable parallel safe
-return to_timestamp(('x' || lpad(left(replace(id::text, '-', ''), 12), 16, '0'))::bit(64)::bigint / 1000.0);
 
 -- Take the sample of the present minute, and remove what is old. Only one caller does; the others do not wait.
 create or replace function sample_flow(at timestamptz, cap integer default 100000) returns void language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   minute constant timestamptz := moment_of(at, 60);
   waiting record;
@@ -34,7 +29,7 @@ begin
      or not pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.flow', 0)) then
     return;
   end if;
-  -- Both from one walk: to look for one of them is to pass over all of the other.
+  -- Both in one scan: a scan for one of them would read all of the other.
   select count(*) filter (where t.state = 'created') as created, count(*) filter (where t.state = 'retry') as retry
   into waiting from (select j.state from jobs j where j.state in ('created', 'retry') and j.accepted limit cap) t;
   insert into flow (at, created, queued, running, retry, dead, arrived, wal, transactions)
@@ -67,10 +62,7 @@ create or replace function flow_v1(since timestamptz, until timestamptz default 
 returns table (
   at timestamptz, created integer, queued integer, running integer, retry integer, dead integer, arrived bigint
 ) language plpgsql stable
-security definer set search_path from current
-set enable_seqscan = off set jit = off
-as $$
-#variable_conflict use_column
+set enable_seqscan = off as $$
 declare
   ends timestamptz := coalesce(flow_v1.until, clock());
 begin
@@ -82,10 +74,3 @@ begin
           where f.at >= flow_v1.since and f.at < ends) t
     order by t.moment, t.at desc;
 end $$;
-
-create or replace function flow(since timestamptz, until timestamptz default null, step integer default 60)
-returns table (
-  at timestamptz, created integer, queued integer, running integer, retry integer, dead integer, arrived bigint
-) language sql stable
-security definer set search_path from current
-as $$ select * from flow_v1(since, until, step) $$;

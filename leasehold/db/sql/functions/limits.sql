@@ -2,10 +2,10 @@
 -- keys that begin with a prefix ('key'). A job obeys all that apply to it. 0: nothing may run.
 -- Error of set_limit and drop_limit: LH003 invalid_argument.
 --
--- Why the bound is exact. A claim locks the rows of the limits that apply, and only then, in a statement of its own,
--- counts: whoever held them before has committed, and what it took is seen. Everything that is `running` counts; an
--- expired lease gives its place back by being swept on the spot. One that cannot be swept, because somebody is
--- writing its row, still counts: that may be a heartbeat which found the lease alive a moment ago.
+-- Why the bound is exact. A claim locks the rows of the limits that apply, and only then, in a statement of its own, counts: the
+-- session that held them before has committed, and what it took is seen. Every job that is `running` counts; an expired one is swept on
+-- the spot, which frees its place. One that cannot be swept, because another session is writing its row, still counts: that may be
+-- a heartbeat which found the lease alive a moment ago.
 --
 -- Why claims do not deadlock over limits. A claim waits for one of them only while it has locked no job and no other limit
 -- (take_limits). A session that has locked or swept jobs takes further limits only if they are free. All take those of
@@ -14,124 +14,51 @@
 --
 -- What an open transaction that has claimed holds up: what it took is not seen by others, so under its limits nothing can
 -- be counted and nothing starts until it ends. Claims wait a quarter of a second for those limits, keep no others
--- meanwhile, and then go on without their lanes and keys. Upkeep makes workers look again when the limits are free.
+-- meanwhile, and then go on without their lanes and keys. Upkeep makes workers claim again when the limits are free.
 --
 -- How claims take them: limits_take.sql. Limits on keys park what they refuse: limits_keys.sql.
 
--- The first number of the advisory lock that claims share and a new limit has alone. The table's own number keeps
--- schemas apart.
-create or replace function limits_lock() returns integer language sql immutable parallel safe
-return 'limits'::regclass::oid::bigint::bit(32)::integer;
-
--- Whether there are limits on lanes (global, queue, kind) and on keys, and paused queues; every claim asks first. Its
--- shared lock makes a new limit wait for claims that are under way and do not know of it. A claim waits at most 80 ms for
--- a limit that is being set: usually that is long enough to see it. A transaction that sets a limit and stays open holds
--- up no claim; those under way when it commits count as having been there before.
-create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean) language plpgsql
-as $$
-begin
-  for wait in 1..16 loop
-    exit when pg_try_advisory_xact_lock_shared(limits_lock(), 0);
-    perform pg_sleep(0.005);
-  end loop;
-  if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-     -- Not by looking: the snapshot may be older than the limit or the pause.
-     and pg_relation_size('limits') + pg_relation_size('queues') > 0 then
-    perform refuse('LH003', 'invalid_argument',
-      format('transaction isolation level %s', current_setting('transaction_isolation')),
-      'where there are limits or pauses, claim under READ COMMITTED: an old snapshot cannot know what holds now');
-  end if;
-  -- Almost always both are empty, and one statement says so.
-  if not (exists (select from limits) or exists (select from queues)) then
-    of_lanes := false;
-    of_keys := false;
-    of_queues := false;
-    return;
-  end if;
-  select exists (select from limits l where l.scope in ('global', 'queue', 'kind')),
-    exists (select from limits l where l.scope = 'key'), exists (select from queues)
-  into of_lanes, of_keys, of_queues;
-end $$;
+-- The running jobs under a limit. Stable and plain, so that it is inlined; only the part for the limit's scope is read.
+create or replace function running_jobs(l limits) returns setof jobs language sql stable as $$
+  select j.* from jobs j where l.scope = 'global' and j.state = 'running'
+  union all
+  select j.* from jobs j where l.scope = 'queue' and j.state = 'running' and j.queue = l.name
+  union all
+  select j.* from jobs j where l.scope = 'kind' and j.state = 'running' and j.kind = l.name
+  union all
+  select j.* from jobs j
+  where l.scope = 'key' and j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
+$$;
 
 -- How many jobs run under a limit, counted no further than the limit. Volatile: each call counts anew.
 create or replace function running_under(l limits) returns integer language plpgsql
-set enable_seqscan = off set plan_cache_mode = force_generic_plan
-as $$
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
-  return case l.scope
-    when 'global' then (select count(*) from (
-      select from jobs j where j.state = 'running' limit l.max_running) t)
-    when 'queue' then (select count(*) from (
-      select from jobs j where j.state = 'running' and j.queue = l.name limit l.max_running) t)
-    when 'kind' then (select count(*) from (
-      select from jobs j where j.state = 'running' and j.kind = l.name limit l.max_running) t)
-    else (select count(*) from (
-      select from jobs j where j.state is not distinct from 'running' and j.exclusive_key >= l.name
-        and j.exclusive_key < l.ends_before limit l.max_running) t)
-  end;
+  return (select count(*) from (select from running_jobs(l) limit l.max_running) t);
 end $$;
 
--- The expired leases under a limit, not swept yet.
 create or replace function expired_under(l limits) returns uuid[] language plpgsql
-set enable_seqscan = off set plan_cache_mode = force_generic_plan
-as $$
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 declare
   at timestamptz := clock();
 begin
-  return case l.scope
-    when 'key' then array(
-      select j.id from jobs j where j.state is not distinct from 'running' and j.exclusive_key >= l.name
-        and j.exclusive_key < l.ends_before and j.lease_expires_at <= at limit 1000)
-    when 'queue' then array(
-      select j.id from jobs j where j.state = 'running' and j.queue = l.name and j.lease_expires_at <= at limit 1000)
-    else array(
-      select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
-        and (l.scope = 'global' or j.kind = l.name) limit 1000)
-  end;
+  return array(select j.id from running_jobs(l) j where j.lease_expires_at <= at limit 1000);
 end $$;
 
--- How many more jobs may start under a limit.
-create or replace function room_under(l limits) returns integer language plpgsql
-as $$
+create or replace function room_under(l limits) returns integer language plpgsql as $$
 declare
   room integer := l.max_running - running_under(l);
 begin
-  if room <= 0 and l.max_running > 0 and take_back(expired_under(l)) > 0 then
+  if room <= 0 and l.max_running > 0 and isolated('expire', expired_under(l)) > 0 then
     room := l.max_running - running_under(l);
   end if;
   return room;
 end $$;
 
--- The limits that bear upon lanes. Almost always none: look-ups whose cost does not depend on how many there are.
-create or replace function lane_limits(lanes jsonb) returns limits[] language plpgsql
-as $$
+-- These jobs have ended: announce the queues whose limit was exhausted until now, because workers that found it so are waiting. Only the
+-- limits of these jobs are read, however many there are. Callers check first whether there are limits at all.
+create or replace function announce_room(ended uuid[]) returns void language plpgsql as $$
 begin
-  if not exists (select from limits l where l.scope = 'global') and not exists (
-    select from jsonb_to_recordset(lanes) e(queue text, kind text) cross join lateral (
-      select from limits l where l.scope = 'queue' and l.name = e.queue
-      union all
-      select from limits l where l.scope = 'kind' and l.name = e.kind
-      limit 1) l)
-  then
-    return '{}';
-  end if;
-  return array(
-    select l from (
-      select 'global' as scope, '' as name
-      union select 'queue', e.queue from jsonb_to_recordset(lanes) e(queue text)
-      union select 'kind', e.kind from jsonb_to_recordset(lanes) e(kind text)) a
-    join limits l on l.scope = a.scope and l.name = a.name
-    order by l.scope, l.name);
-end $$;
-
--- These jobs have ended. Say so where a limit was exhausted until now: those who found it so are waiting. Only the limits
--- of these jobs are looked up, however many there are.
-create or replace function announce_room(ended uuid[]) returns void language plpgsql
-as $$
-begin
-  if ended is null or not exists (select from limits) then
-    return;
-  end if;
   perform announce(array(
     with ended_here as materialized (select j.queue, j.kind from jobs j where j.id = any(ended)),
     counted as materialized (
@@ -143,22 +70,17 @@ begin
     where l.max_running > 0 and l.max_running - running_under(l) <= e.jobs));
 end $$;
 
-create or replace function check_limit(scope text, name text) returns void language plpgsql
-as $$
+create or replace function check_limit(scope text, name text) returns void language plpgsql as $$
 begin
-  if scope is null or scope not in ('global', 'queue', 'kind', 'key') then
-    perform refuse('LH003', 'invalid_argument', format('scope %L', scope), 'scope is global, queue, kind or key');
-  end if;
-  if name is null or (scope = 'global') <> (name = '')
-     or octet_length(name) > (case scope when 'key' then 500 else 200 end) then
-    perform refuse('LH003', 'invalid_argument', format('name %L of scope %s', left(name, 100), scope),
-      'name a queue, a kind or the beginning of exclusive keys; for the global limit give the empty text');
-  end if;
+  perform require(scope in ('global', 'queue', 'kind', 'key'), format('scope %L', scope), 'scope is global, queue, kind or key');
+  perform require((scope = 'global') = (name = '')
+      and octet_length(name) <= case scope when 'key' then max_key_bytes() else max_name_bytes() end,
+    format('name %L of scope %s', left(name, 100), scope),
+    'name a queue, a kind or the beginning of exclusive keys; for the global limit pass the empty text');
 end $$;
 
 -- The first text, in the order of bytes, behind all texts that begin with this one.
-create or replace function prefix_end(name text) returns text language plpgsql immutable
-as $$
+create or replace function prefix_end(name text) returns text language plpgsql immutable as $$
 begin
   return left(name, -1) || chr(ascii(right(name, 1)) + 1);
 exception when others then
@@ -167,10 +89,8 @@ end $$;
 
 -- Wait for the claims under way, which do not know of a limit that is new. While this waits, no claim gets its shared lock,
 -- so those under way end one after the other; every 40 ms it lets new ones through, so that they do not wait for the one
--- that does not end. After ten seconds it gives up with 55P03.
-create or replace function lock_limits() returns void language plpgsql
-set lock_timeout = '40ms'
-as $$
+-- that does not end. After ten seconds it raises 55P03.
+create or replace function lock_limits() returns void language plpgsql set lock_timeout = '40ms' as $$
 declare
   deadline constant timestamptz := clock_timestamp() + interval '10 seconds';
 begin
@@ -191,19 +111,15 @@ end $$;
 
 -- Limit what runs, or change the limit. What runs already goes on.
 create or replace function set_limit_v1(scope text, name text, max_running integer) returns void language plpgsql
-security definer set search_path from current
-set lock_timeout = '10s'
-as $$
+set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
   l limits;
   at timestamptz := clock();
 begin
   perform check_limit(set_limit_v1.scope, set_limit_v1.name);
-  if set_limit_v1.max_running is null or set_limit_v1.max_running < 0 then
-    perform refuse('LH003', 'invalid_argument', format('max_running %s', coalesce(set_limit_v1.max_running::text, 'null')),
-      'max_running is 0 or more');
-  end if;
+  perform require(set_limit_v1.max_running >= 0, format('max_running %s', coalesce(set_limit_v1.max_running::text, 'null')),
+    'max_running is 0 or more');
   -- A limit that is there is known to claims: they lock its row, then read it.
   update limits t set max_running = set_limit_v1.max_running, updated_at = at
   where t.scope = set_limit_v1.scope and t.name = set_limit_v1.name
@@ -223,17 +139,10 @@ begin
   perform announce(array['']);
 end $$;
 
-create or replace function set_limit(scope text, name text, max_running integer) returns void language sql
-security definer set search_path from current
-as $$ select set_limit_v1(scope, name, max_running) $$;
-
 -- Take a limit away. False: there was none. Claims hold its row while they park jobs under it, so no table lock is needed;
 -- of many parked jobs upkeep puts back the rest, a thousand at a time.
 create or replace function drop_limit_v1(scope text, name text) returns boolean language plpgsql
-security definer set search_path from current
-set lock_timeout = '10s'
-as $$
-#variable_conflict use_column
+set lock_timeout = '10s' as $$
 begin
   perform check_limit(drop_limit_v1.scope, drop_limit_v1.name);
   delete from limits l where l.scope = drop_limit_v1.scope and l.name = drop_limit_v1.name;
@@ -247,12 +156,8 @@ begin
   return true;
 end $$;
 
-create or replace function drop_limit(scope text, name text) returns boolean language sql
-security definer set search_path from current
-as $$ select drop_limit_v1(scope, name) $$;
-
--- Each limit with what runs under it now. The clock is PostgreSQL's own: a view calls functions with the rights of
--- whoever looks, and ours is nobody's.
+-- Each limit with the number of jobs that run under it now. The clock is PostgreSQL's own: a view calls functions with the privileges
+-- of the reading role, and no role may call ours.
 create or replace view limit_overview as
 select l.scope, l.name, l.max_running, l.updated_at, (
   select count(*) from jobs j

@@ -1,13 +1,81 @@
--- How a claim takes the limits that bear upon it. limits.sql says why so.
+-- How a claim respects limits and pauses. limits.sql says why it does so.
 
--- How long a claim waits for limits, in all.
+-- The lanes that are not paused and have room, each with the room of its queue and of its kind, and how many jobs to take at most.
+-- When this returns, the limits of those lanes are locked, and so are those of `keys` (null: of the keys at the head of the lanes);
+-- no job was locked before. `wait` is false for a caller that has locked jobs itself. Limits that are not free within the time that
+-- take_limits waits are left out with their lanes: `waited` says so, and upkeep checks them again.
+create or replace function admit_lanes(
+  inout lanes lane[], wanted integer, wait boolean, bounds claim_bounds, keys text[], out room integer, out waited boolean
+) language plpgsql as $$
+declare
+  asked constant lane[] := lanes;
+  applying limits[] := '{}';
+  every limits[];  -- those of keys too
+  held limits[];
+  rooms room[];
+begin
+  room := wanted;
+  waited := false;
+  if bounds.pauses then
+    lanes := array(select l from unnest(lanes) l where not exists (select from queues p where p.queue = l.queue));
+  end if;
+  if bounds.lane_limits then
+    -- First without locks: claims that find a limit exhausted do not wait for its lock.
+    applying := lane_limits(lanes);
+    lanes := lanes_with_room(lanes, array(
+      select row(a.scope, a.name, 0)::room from unnest(applying) a
+      where running_under(a) >= a.max_running and cardinality(expired_under(a)) = 0));
+    applying := lane_limits(lanes);
+  end if;
+  if cardinality(lanes) = 0 then
+    room := 0;
+    return;
+  end if;
+  every := applying || case when bounds.key_limits then limits_of_keys(lanes, wanted, keys) end;
+  if cardinality(every) = 0 then
+    return;
+  end if;
+  held := take_limits(every, wait);
+  if cardinality(applying) > 0 then
+    -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits
+    -- themselves.
+    rooms := array(
+      select row(l.scope, l.name, case when h.scope is null then 0 else room_under(l) end)::room
+      from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name
+      left join unnest(held) h on h.scope = l.scope and h.name = l.name);
+    lanes := lanes_with_room(lanes, rooms);
+    room := case when cardinality(lanes) = 0 then 0
+      else least(wanted, (select r.free from unnest(rooms) r where r.scope = 'global')) end;
+  end if;
+  if cardinality(held) < cardinality(every) then
+    if wait then
+      waited := true;
+      perform recheck_later(every, held);
+    else
+      perform announce(array(select distinct l.queue from unnest(asked) l));
+    end if;
+  end if;
+end $$;
+
+-- The lanes that no exhausted limit applies to, with the room of their queue and kind.
+create or replace function lanes_with_room(lanes lane[], rooms room[]) returns lane[] language plpgsql stable as $$
+begin
+  return array(
+    select row(l.queue, l.kind, l.rank, l.id, q.free, k.free)::lane
+    from unnest(lanes) l
+    left join unnest(rooms) g on g.scope = 'global'
+    left join unnest(rooms) q on q.scope = 'queue' and q.name = l.queue
+    left join unnest(rooms) k on k.scope = 'kind' and k.name = l.kind
+    where coalesce(least(g.free, q.free, k.free), 1) > 0);
+end $$;
+
 create or replace function limits_wait() returns interval language sql immutable parallel safe return interval '250 milliseconds';
 
--- Lock limits, given in one order by all, and give the names of those that are locked now. `wait`: for those that another
--- transaction has, a quarter of a second in all, unless another claim has done so in vain. Nothing is locked while it waits: the limits that are free are taken
--- in a subtransaction, and given back at the first that is not; the next try begins with that one.
-create or replace function take_limits(applying limits[], wait boolean) returns text[] language plpgsql
-as $$
+-- Lock limits, which all callers pass in the same order, and return those that are locked now. `wait`: wait for those that another
+-- transaction has locked, a quarter of a second in all, unless another claim has waited for them already. Nothing is locked while it
+-- waits: the limits that are free are locked in a subtransaction, which is rolled back at the first that is not; the next attempt
+-- begins with that one.
+create or replace function take_limits(applying limits[], wait boolean) returns limits[] language plpgsql as $$
 declare
   deadline constant timestamptz := clock_timestamp() + limits_wait();
   timeout constant text := current_setting('lock_timeout');
@@ -15,15 +83,15 @@ declare
   l limits;
 begin
   if cardinality(applying) = 1 then
-    perform from limits t where t.scope = applying[1].scope and t.name = applying[1].name for no key update skip locked;
-    if found then
-      return array[applying[1].scope || ' ' || applying[1].name];
-    end if;
     busy := applying[1];
+    perform from limits t where t.scope = busy.scope and t.name = busy.name for no key update skip locked;
+    if found then
+      return applying;
+    end if;
   end if;
   while wait and clock_timestamp() < deadline loop
-    -- Another claim has waited for it in vain, and upkeep looks when it is free.
-    exit when exists (select from unpark_later u where u.exclusive_key = limit_mark(busy.scope, busy.name));
+    -- Another claim has waited for it already, and upkeep checks when it is free.
+    exit when exists (select from limits_to_recheck r where r.scope = busy.scope and r.name = busy.name);
     begin
       if busy.scope is not null then
         perform set_config('lock_timeout',
@@ -38,30 +106,41 @@ begin
           raise lock_not_available;
         end if;
       end loop;
-      return array(select a.scope || ' ' || a.name from unnest(applying) a);
-    exception when lock_not_available then
-      null;  -- again with the one that is busy; after the deadline without it
+      return applying;
+    -- A cycle of waits ends by their timeout; on a starved machine the server may find it before.
+    exception when lock_not_available or deadlock_detected then
+      null;  -- the next round begins with the busy limit; after the deadline it is left out
     end;
   end loop;
   return array(
-    select t.scope || ' ' || t.name from limits t
+    select t from limits t
     where (t.scope, t.name) in (select a.scope, a.name from unnest(applying) a)
     order by t.scope = 'key', t.scope, t.name for no key update skip locked);
 end $$;
 
--- The limits of the keys that a claim is about to meet: those given, or those at the head of its lanes.
-create or replace function limits_of_keys(lanes jsonb, wanted integer, keys text[]) returns limits[] language plpgsql
-as $$
+-- The limits that apply to lanes. Each is looked up by name, so the cost does not depend on how many limits there are.
+create or replace function lane_limits(lanes lane[]) returns limits[] language plpgsql as $$
+begin
+  return array(
+    select l.found from (
+      select 'global' as scope, '' as name
+      union select 'queue', e.queue from unnest(lanes) e
+      union select 'kind', e.kind from unnest(lanes) e) a
+    cross join lateral (select l as found from limits l where l.scope = a.scope and l.name = a.name limit 1) l
+    order by a.scope, a.name);
+end $$;
+
+-- The limits of these keys; null: of the keys at the head of the lanes, which a claim is about to meet.
+create or replace function limits_of_keys(lanes lane[], wanted integer, keys text[]) returns limits[] language plpgsql as $$
 begin
   if keys is null then
     keys := array(
       select distinct j.exclusive_key
-      from jsonb_to_recordset(lanes) l(queue text, kind text, priority smallint, id uuid)
+      from unnest(lanes) l
       cross join lateral (
         select j.exclusive_key from jobs j
         where j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and not j.parked
-          and (-j.priority, j.id) > (coalesce(-l.priority, -32768)::smallint,
-            coalesce(l.id, '00000000-0000-0000-0000-000000000000'))
+          and (-j.priority, j.id) > (l.rank, l.id)
         order by -j.priority, j.id limit least(wanted, 100)) j
       where j.exclusive_key is not null);
   end if;
@@ -70,106 +149,40 @@ begin
     order by l.name);
 end $$;
 
--- What stands for a limit in unpark_later: a claim has waited for it in vain.
-create or replace function limit_mark(scope text, name text) returns text language sql immutable parallel safe
-return chr(1) || 'limit ' || scope || ' ' || name;
-
--- A claim has waited in vain for those of the limits that are not `held`. Only the first one writes, and wakes upkeep, which
--- looks when they are free: workers that woke each other would claim in vain without a pause.
-create or replace function look_later(applying limits[], held text[]) returns void language plpgsql
-as $$
+-- A claim could not lock those of the limits that are not `held`. Only the first such claim writes, and wakes upkeep, which checks
+-- when they are free: workers that woke each other would claim again and again without taking a job.
+create or replace function recheck_later(applying limits[], held limits[]) returns void language plpgsql as $$
 begin
-  insert into unpark_later (exclusive_key)
-  select m.mark from (
-    select limit_mark(a.scope, a.name) as mark from unnest(applying) a where a.scope || ' ' || a.name <> all(held)) m
-  where not exists (select from unpark_later u where u.exclusive_key = m.mark);
+  insert into limits_to_recheck (scope, name)
+  select a.scope, a.name from unnest(applying) a
+  where (a.scope, a.name) not in (select h.scope, h.name from unnest(held) h)
+    and not exists (select from limits_to_recheck r where r.scope = a.scope and r.name = a.name);
   if found then
     perform announce(array['@due']);
   end if;
 end $$;
 
--- Say which of the limits that claims have waited for in vain are free now. promote does it.
-create or replace function look_again() returns void language plpgsql
-as $$
+-- Announce the limits that claims could not lock and that are free now. promote calls it. It only tries their locks, in a
+-- subtransaction: kept until the end of the transaction, they would stop all claims under these limits for as long.
+create or replace function recheck_limits() returns void language plpgsql as $$
 declare
-  free text[];
+  free limits[];
 begin
-  if not exists (select from limits) or not exists (select from unpark_later) then
+  if not exists (select from limits_to_recheck) then
     return;
   end if;
-  free := array(
-    select limit_mark(l.scope, l.name) from limits l
-    where limit_mark(l.scope, l.name) in (select u.exclusive_key from unpark_later u)
-    order by l.scope = 'key', l.scope, l.name for no key update skip locked);
-  delete from unpark_later u where u.exclusive_key = any(free);
-  perform announce(array(
-    select distinct case l.scope when 'queue' then l.name else '' end from limits l
-    where limit_mark(l.scope, l.name) = any(free)));
+  begin
+    free := array(
+      select l from limits l where (l.scope, l.name) in (select r.scope, r.name from limits_to_recheck r)
+      order by l.scope = 'key', l.scope, l.name for no key update skip locked);
+    raise lock_not_available;
+  exception when lock_not_available then
+    null;
+  end;
+  delete from limits_to_recheck r where r.seq = any(array(
+    select m.seq from limits_to_recheck m
+    where (m.scope, m.name) in (select f.scope, f.name from unnest(free) f)
+      or not exists (select from limits l where l.scope = m.scope and l.name = m.name)
+    for update skip locked));
+  perform announce(array(select distinct case f.scope when 'queue' then f.name else '' end from unnest(free) f));
 end $$;
-
--- The lanes that have room, each with the room of its queue and of its kind, and how many jobs to take at most. When
--- this returns, the limits of those lanes are locked, and so are those of the keys if `of_keys`: no job was locked
--- before that. `wait` is false for a caller that has locked jobs itself. What is not free, or not within the time that
--- take_limits waits, is left out; in the second case the lanes say so (`waited`), and upkeep looks again.
-create or replace function admit_lanes(
-  look jsonb, wanted integer, wait boolean, of_keys boolean, keys text[], out lanes jsonb, out room integer
-) language plpgsql
-as $$
-declare
-  applying limits[] := lane_limits(look);
-  every limits[];  -- those of keys too
-  held text[];
-  rooms jsonb;
-begin
-  lanes := look;
-  room := wanted;
-  if cardinality(applying) > 0 then
-    -- A first look without locks: those who find a limit exhausted do not queue up for it.
-    rooms := (
-      select jsonb_object_agg(a.scope || ' ' || a.name, 0) from unnest(applying) a
-      where running_under(a) >= a.max_running and cardinality(expired_under(a)) = 0);
-    lanes := lanes_with_room(lanes, rooms);
-    applying := case when lanes is null then '{}' else lane_limits(lanes) end;
-  end if;
-  if lanes is null then
-    room := 0;
-    return;
-  end if;
-  every := applying || case when of_keys then limits_of_keys(lanes, wanted, keys) end;
-  if cardinality(every) = 0 then
-    return;
-  end if;
-  held := take_limits(every, wait);
-  if cardinality(applying) > 0 then
-    -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits
-    -- themselves.
-    rooms := (
-      select jsonb_object_agg(a.name, a.room) from (
-        select l.scope || ' ' || l.name as name,
-          case when l.scope || ' ' || l.name = any(held) then room_under(l) else 0 end as room
-        from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name) a);
-    lanes := lanes_with_room(lanes, rooms);
-    room := least(wanted, (rooms ->> 'global ')::integer);
-    if lanes is null then
-      room := 0;
-    end if;
-  end if;
-  if cardinality(held) < cardinality(every) then
-    if wait then
-      perform look_later(every, held);
-      lanes := (select jsonb_agg(e || '{"waited": true}') from jsonb_array_elements(lanes) e);
-    else
-      perform announce(array(select distinct e ->> 'queue' from jsonb_array_elements(look) e));
-    end if;
-  end if;
-end $$;
-
--- The lanes none of whose limits is exhausted, with the rooms of their queue and kind written to them.
-create or replace function lanes_with_room(lanes jsonb, rooms jsonb) returns jsonb language sql stable
-as $$
-  select jsonb_agg(e || jsonb_build_object('queue_room', q.room, 'kind_room', k.room))
-  from jsonb_array_elements(lanes) e
-  cross join lateral (select (rooms ->> ('queue ' || (e ->> 'queue')))::integer as room) q
-  cross join lateral (select (rooms ->> ('kind ' || (e ->> 'kind')))::integer as room) k
-  where coalesce(least((rooms ->> 'global ')::integer, q.room, k.room), 1) > 0
-$$;

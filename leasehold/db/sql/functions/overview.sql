@@ -1,5 +1,5 @@
--- What operators look at: errors, queues, workers, a few figures. No look depends on how much history there is: what
--- may be many is counted up to a cap, and says so.
+-- What operators read: errors, queues, workers, a few figures. No cost depends on the length of the history: what may be
+-- many is counted up to a cap, and marked as capped.
 -- Error: LH003 invalid_argument.
 
 -- The latest `scan` recorded failures, grouped by kind and error class, the latest group first. Null queues or kinds: all.
@@ -8,9 +8,7 @@ returns table (
   kind text, error_class text, attempts bigint, jobs bigint, first_seen timestamptz, last_seen timestamptz,
   last_message text, last_job uuid
 ) language sql stable
-security definer set search_path from current
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
   with latest as materialized (
     select a.job_id, a.error_class, a.error_message, a.outcome, a.ended_at from attempts a
     order by a.ended_at desc limit least(greatest(scan, 1), 100000)
@@ -24,47 +22,43 @@ as $$
   from failed f group by f.kind, f.error_class order by max(f.ended_at) desc, f.kind, f.error_class limit 1000
 $$;
 
-create or replace function errors(queues text[] default null, kinds text[] default null, scan integer default 10000)
-returns table (
-  kind text, error_class text, attempts bigint, jobs bigint, first_seen timestamptz, last_seen timestamptz,
-  last_message text, last_job uuid
-) language sql stable
-security definer set search_path from current
-as $$ select * from errors_v1(queues, kinds, scan) $$;
+-- The queues of which anything was tallied in the last hour, with two probes of an index for each queue of the last two
+-- weeks: of no more than 2000.
+create or replace function lately_queues(at timestamptz) returns setof text language sql stable
+set enable_seqscan = off set enable_bitmapscan = off as $$
+  with recursive tallied(queue, nth) as (
+    (select s.queue, 1 from statistics s where s.step = 600 and s.queue > '' order by s.queue limit 1)
+    union all
+    select n.queue, t.nth + 1 from tallied t cross join lateral (
+      select s.queue from statistics s where s.step = 600 and s.queue > t.queue order by s.queue limit 1) n
+    where t.nth < 2000)
+  select t.queue from tallied t where exists (
+    select from statistics s where s.step = 600 and s.queue = t.queue and s.kind = ''
+      and s.at > lately_queues.at - interval '70 minutes')
+$$;
 
--- Every queue that has something to run, runs something, is paused, is limited, or is served by a live worker; the first
--- 1000 by name. `ready` and `running` are counted up to the cap, or to less where there are many queues. The oldest
--- ready job is looked for among the first ten of each kind and priority. Null queues or kinds: all.
+-- Every queue that has something to run, runs something, did so in the last hour, is declared by a task, is paused, is
+-- limited, or is served by a live worker; the first 1000 by name. `ready` and `running` are counted up to the cap, or to less where there are many queues. The oldest
+-- ready job is searched among the first ten of each kind and priority. Null queues or kinds: all.
 create or replace function queue_list_v1(
   cap integer default 10000, queues text[] default null, kinds text[] default null
 ) returns table (
   queue text, ready integer, ready_capped boolean, running integer, running_capped boolean,
   oldest_ready_at timestamptz, paused_at timestamptz, paused_by text, reason text, max_running integer
 ) language plpgsql stable
-security definer set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   at timestamptz := clock();
   names text[];
   most integer;
 begin
-  with recursive ready(queue) as (
-    select min(j.queue) from jobs j where j.state = 'queued' and not j.parked
-    union all
-    select (select min(j.queue) from jobs j where j.state = 'queued' and not j.parked and j.queue > r.queue)
-    from ready r where r.queue is not null
-  ), running(queue) as (
-    select min(j.queue) from jobs j where j.state = 'running'
-    union all
-    select (select min(j.queue) from jobs j where j.state = 'running' and j.queue > r.queue)
-    from running r where r.queue is not null)
   select array_agg(n.queue) into names from (
     select t.queue from (
-      select r.queue from ready r union select r.queue from running r union select p.queue from queues p
+      select r as queue from ready_queues() r union select r from running_queues() r union select p.queue from queues p
       union select l.name from limits l where l.scope = 'queue'
-      union select unnest(w.queues) from workers w where w.stopped_at is null and w.seen_at > at - interval '1 minute') t
+      union select k.queue from kinds k union select r from lately_queues(at) r
+      union select unnest(w.queues) from workers w where is_live(w, at)) t
     where t.queue is not null and (queue_list_v1.queues is null or t.queue = any(queue_list_v1.queues))
     order by t.queue limit 1000) n;
   most := least(greatest(cap, 1), greatest(100, 200000 / greatest(1, cardinality(names))));
@@ -83,24 +77,14 @@ begin
       where queue_list_v1.kinds is null or t.kind = any(queue_list_v1.kinds)) running
     left join queues p on p.queue = n
     left join limits l on l.scope = 'queue' and l.name = n
-    -- Who may know of some kinds only, and of any queue, is told of the queues that have these.
+    -- A caller restricted to some kinds but no queues gets the queues that have jobs of these kinds.
     where queue_list_v1.kinds is null or queue_list_v1.queues is not null or ready.jobs > 0 or running.jobs > 0
     order by n;
 end $$;
 
-create or replace function queue_list(
-  cap integer default 10000, queues text[] default null, kinds text[] default null
-) returns table (
-  queue text, ready integer, ready_capped boolean, running integer, running_capped boolean,
-  oldest_ready_at timestamptz, paused_at timestamptz, paused_by text, reason text, max_running integer
-) language sql stable
-security definer set search_path from current
-as $$ select * from queue_list_v1(cap, queues, kinds) $$;
-
--- Since when the longest waiting of the jobs that come next has been ready. At most 200 kinds and priorities are looked at.
+-- Since when the longest waiting of the next jobs has been ready. At most 200 kinds and priorities are searched.
 create or replace function oldest_ready(queue text, kinds text[]) returns timestamptz language sql stable
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+set enable_seqscan = off set enable_bitmapscan = off as $$
   with recursive lane(kind, rank, nth) as (
     (select j.kind, -j.priority, 1 from jobs j
      where j.queue = oldest_ready.queue and j.state = 'queued' and not j.parked order by j.kind, -j.priority limit 1)
@@ -122,58 +106,53 @@ $$;
 create or replace function worker_list_v1(max integer default 200) returns table (
   id text, host text, pid integer, queues text[], kinds text[], slots integer, running bigint, live boolean,
   started_at timestamptz, seen_at timestamptz, stopped_at timestamptz
-) language plpgsql stable
-security definer set search_path from current
-as $$
-#variable_conflict use_column
-declare
-  at timestamptz := clock();
-begin
-  return query
-    with busy as materialized (
-      select t.lease_owner, count(*) as jobs
-      from (select j.lease_owner from jobs j where j.state = 'running' limit 10000) t group by t.lease_owner)
-    select w.id, w.host, w.pid, w.queues, w.kinds, w.slots, coalesce(b.jobs, 0),
-      w.stopped_at is null and w.seen_at > at - interval '1 minute', w.started_at, w.seen_at, w.stopped_at
-    from workers w left join busy b on b.lease_owner = w.id
-    order by w.seen_at desc, w.id limit least(greatest(worker_list_v1.max, 1), 10000);
-end $$;
+) language sql stable as $$
+  with busy as materialized (
+    select t.lease_owner, count(*) as jobs
+    from (select j.lease_owner from jobs j where j.state = 'running' limit 10000) t group by t.lease_owner)
+  select w.id, w.host, w.pid, w.queues, w.kinds, w.slots, coalesce(b.jobs, 0), is_live(w, clock()), w.started_at, w.seen_at, w.stopped_at
+  from workers w left join busy b on b.lease_owner = w.id
+  order by w.seen_at desc, w.id limit least(greatest(worker_list_v1.max, 1), 10000)
+$$;
 
-create or replace function worker_list(max integer default 200) returns table (
-  id text, host text, pid integer, queues text[], kinds text[], slots integer, running bigint, live boolean,
-  started_at timestamptz, seen_at timestamptz, stopped_at timestamptz
-) language sql stable
-security definer set search_path from current
-as $$ select * from worker_list_v1(max) $$;
+-- The jobs that ended in this state after a moment. A plain query, so that it is inlined.
+create or replace function finished_since(state job_state, since timestamptz) returns setof jobs language sql stable
+as $$ select j.* from jobs j where j.state in ('success', 'dead') and j.state = finished_since.state and j.finished_at > since $$;
+
+-- How many jobs are in each state, counted up to a cap. `parked` and what finished lately are counted the same way.
+create or replace function counts_v1(cap integer default 10000)
+returns table (state text, jobs bigint, capped boolean) language sql stable set enable_seqscan = off as $$
+  with counted(state, jobs) as (
+    select 'created', count(*) from (select from jobs j
+      where j.state in ('created', 'retry') and j.accepted and j.state = 'created' limit cap + 1) t
+    union all
+    select 'queued', count(*) from (select from jobs j where j.state = 'queued' and not j.parked limit cap + 1) t
+    union all
+    select 'parked', count(*) from (select from jobs j
+      where j.state = 'queued' and j.exclusive_key is not null and j.parked limit cap + 1) t
+    union all
+    select 'running', count(*) from (select from jobs j where j.state = 'running' limit cap + 1) t
+    union all
+    select 'retry', count(*) from (select from jobs j
+      where j.state in ('created', 'retry') and j.accepted and j.state = 'retry' limit cap + 1) t
+    union all
+    select f.name, n.jobs from (values ('success', job_state 'success', timestamptz '-infinity'), ('dead', 'dead', '-infinity'),
+      ('success in 10 s', 'success', statement_timestamp() - interval '10 seconds')) f(name, state, since)
+    cross join lateral (select count(*) as jobs from (select from finished_since(f.state, f.since) limit cap + 1) t) n)
+  select c.state, least(c.jobs, cap), c.jobs > cap from counted c
+$$;
 
 -- A few figures, each counted up to the cap: jobs by state, and what ended in the last minute.
 create or replace function stats_v1(cap integer default 10000)
-returns table (name text, value bigint, capped boolean) language plpgsql stable
-security definer set search_path from current
-set enable_seqscan = off
-as $$
-#variable_conflict use_column
-declare
-  at timestamptz := clock();
-begin
-  return query
-    select c.state, c.jobs, c.capped from counts_v1(stats_v1.cap) c
-    where c.state in ('created', 'queued', 'parked', 'running', 'retry', 'success', 'dead');
-  return query
-    select s || '_last_minute', least(n.jobs, stats_v1.cap), n.jobs > stats_v1.cap
-    from unnest(array['success', 'dead']) s
-    cross join lateral (select count(*) as jobs from (
-      select from jobs j where j.state in ('success', 'dead') and j.state = s::job_state
-        and j.finished_at > at - interval '1 minute' limit stats_v1.cap + 1) t) n;
-  return query select 'queues_paused', count(*), false from queues;
-  return query
-    select t.name, t.value, false from (
-      select count(*) as workers, coalesce(sum(w.slots), 0) as slots from workers w
-      where w.stopped_at is null and w.seen_at > at - interval '1 minute') w
-    cross join lateral (values ('workers_live', w.workers), ('slots', w.slots)) t(name, value);
-end $$;
-
-create or replace function stats(cap integer default 10000)
-returns table (name text, value bigint, capped boolean) language sql stable
-security definer set search_path from current
-as $$ select * from stats_v1(cap) $$;
+returns table (name text, value bigint, capped boolean) language sql stable set enable_seqscan = off as $$
+  select c.state, c.jobs, c.capped from counts_v1(cap) c where c.state <> 'success in 10 s'
+  union all
+  select s || '_last_minute', least(n.jobs, cap), n.jobs > cap
+  from unnest(array[job_state 'success', 'dead']) s cross join (select clock() - interval '1 minute' as since) m
+  cross join lateral (select count(*) as jobs from (select from finished_since(s, m.since) limit cap + 1) t) n
+  union all select 'queues_paused', count(*), false from queues
+  union all
+  select t.name, t.value, false from (
+    select count(*) as workers, coalesce(sum(w.slots), 0) as slots from workers w where is_live(w, clock())) w
+  cross join lateral (values ('workers_live', w.workers), ('slots', w.slots)) t(name, value)
+$$;

@@ -1,49 +1,27 @@
--- A paused queue: none of its jobs is claimed; what runs goes on; what is enqueued waits.
--- Every claim that starts after pause has returned obeys it. Pausing waits for nobody: a claim that is under way at
--- that moment may still take its jobs, and does not hold up whoever wants to stop more of them.
+-- Of a paused queue no job is claimed. Running jobs go on, and new ones wait.
+-- Every claim that starts after pause has committed obeys it. Pausing does not wait: a claim that is running at that
+-- moment may still take its jobs, and does not delay the pause.
 -- Error: LH003 invalid_argument.
 
-create or replace function check_queue(queue text) returns void language plpgsql
-as $$
-begin
-  if queue is null or queue = '' or octet_length(queue) > 200 then
-    perform refuse('LH003', 'invalid_argument', format('queue %L', left(queue, 100)), 'a queue has a name of 1 to 200 bytes');
-  end if;
-end $$;
-
--- The lanes that are not of a paused queue, or null if there are none.
-create or replace function lanes_not_paused(lanes jsonb) returns jsonb language plpgsql stable
-as $$
-begin
-  return (
-    select jsonb_agg(e) from jsonb_array_elements(lanes) e
-    where not exists (select from queues p where p.queue = e ->> 'queue'));
-end $$;
+create or replace function check_queue(queue text) returns void language sql as $$
+  select require(octet_length(queue) between 1 and max_name_bytes(), format('queue %L', left(queue, 100)),
+    'a queue has a name of 1 to ' || max_name_bytes() || ' bytes')
+$$;
 
 -- Pausing again changes the reason; since when it is paused stays.
 create or replace function pause_v1(queue text, reason text default null, by text default null) returns void
-language plpgsql
-security definer set search_path from current set lock_timeout = '3s'
-as $$
+language plpgsql set lock_timeout = '3s' as $$
 #variable_conflict use_column
-declare
-  at timestamptz := clock();
 begin
   perform check_queue(pause_v1.queue);
   insert into queues as p (queue, paused_at, paused_by, reason)
-  values (pause_v1.queue, at, shortened(pause_v1.by, 200), shortened(pause_v1.reason, 1000))
+  values (pause_v1.queue, clock(), shortened(pause_v1.by, 200), shortened(pause_v1.reason, 1000))
   on conflict (queue) do update set reason = excluded.reason, paused_by = excluded.paused_by;
 end $$;
 
-create or replace function pause(queue text, reason text default null, by text default null) returns void language sql
-security definer set search_path from current
-as $$ select pause_v1(queue, reason, by) $$;
-
--- Let its jobs be claimed again, and wake those who wait for work. False: it was not paused.
+-- Let its jobs be claimed again, and notify its idle workers. False: it was not paused.
 create or replace function resume_v1(queue text, notify boolean default true) returns boolean language plpgsql
-security definer set search_path from current set lock_timeout = '3s'
-as $$
-#variable_conflict use_column
+set lock_timeout = '3s' as $$
 begin
   perform check_queue(resume_v1.queue);
   delete from queues p where p.queue = resume_v1.queue;
@@ -52,7 +30,3 @@ begin
   end if;
   return found;
 end $$;
-
-create or replace function resume(queue text, notify boolean default true) returns boolean language sql
-security definer set search_path from current
-as $$ select resume_v1(queue, notify) $$;

@@ -1,35 +1,24 @@
--- Remove what is over, for good: finished jobs with their attempts, logs and events, and the rows of workers long gone.
--- Nobody calls this but operators. A job that has not finished is never touched. What is removed is forgotten: an
--- idempotency key of a pruned job can be used again, and makes a new job.
+-- Delete finished jobs with their attempts, logs and events, and the rows of workers that are gone. Only operators call
+-- it. A job that has not finished is never touched. The idempotency key of a pruned job can be used again, for a new job.
 -- Errors: LH003 invalid_argument.
 
-create or replace function check_prune(older_than interval, states text[], max integer) returns void language plpgsql
-as $$
+create or replace function check_prune(older_than interval, states text[], max integer) returns void language plpgsql as $$
 begin
-  if older_than is null or older_than not between interval '0' and interval '1000 years' then
-    perform refuse('LH003', 'invalid_argument', format('older_than %s', coalesce(older_than::text, 'null')),
-      'say how long ago a job must have finished, at most 1000 years');
-  end if;
-  if states is null or cardinality(states) = 0 or not states <@ array['success', 'dead'] then
-    perform refuse('LH003', 'invalid_argument', format('states %s', coalesce(states::text, 'null')),
-      'only finished jobs are pruned: success, dead');
-  end if;
-  if max is null or max not between 1 and 10000 then
-    perform refuse('LH003', 'invalid_argument', format('max %s', coalesce(max::text, 'null')), 'prune 1 to 10000 at a time');
-  end if;
+  perform require(older_than between interval '0' and interval '1000 years', format('older_than %s', coalesce(older_than::text, 'null')),
+    'say how long ago a job must have finished, at most 1000 years');
+  perform require(cardinality(states) > 0 and states <@ array['success', 'dead'], format('states %s', coalesce(states::text, 'null')),
+    'only finished jobs are pruned: success, dead');
+  perform require(max between 1 and 10000, format('max %s', coalesce(max::text, 'null')), 'prune 1 to 10000 at a time');
 end $$;
 
 -- Up to `max` jobs that finished in these states longer ago than that, those that finished first; call again until it
--- gives nothing. Gives how many of each kind and state were removed, or would be. `capped`: there may be more. A job
--- that somebody is writing is left for another time.
+-- returns nothing. Returns how many of each kind and state were removed, or would be. `capped`: there may be more. A
+-- locked job is skipped.
 create or replace function prune_v1(
   older_than interval, states text[] default '{success}', max integer default 1000, dry_run boolean default false
 ) returns table (kind text, state job_state, jobs bigint, capped boolean) language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
-as $$
-#variable_conflict use_column
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan as $$
 declare
   before timestamptz;
   found_now uuid[];
@@ -48,7 +37,7 @@ begin
   if dry_run then
     mine := found_now[:prune_v1.max];
   else
-    -- What was found may have been retried since: the state is looked at again under the lock.
+    -- What was found may have been retried since: the state is checked again under the lock.
     mine := array(
       select j.id from jobs j
       where j.id = any(found_now[:prune_v1.max]) and (j.state is not distinct from 'success' or j.state is not distinct from 'dead')
@@ -68,29 +57,18 @@ begin
     group by t.kind, t.state order by t.kind, t.state;
 end $$;
 
-create or replace function prune(
-  older_than interval, states text[] default '{success}', max integer default 1000, dry_run boolean default false
-) returns table (kind text, state job_state, jobs bigint, capped boolean) language sql
-security definer set search_path from current
-as $$ select * from prune_v1(older_than, states, max, dry_run) $$;
-
--- Forget workers that stopped, or were last seen, longer ago than that and hold no lease. Gives their names.
+-- Delete workers that stopped, or were last seen, longer ago than that and hold no lease. Returns their names.
 create or replace function prune_workers_v1(
   older_than interval default '7 days', max integer default 1000, dry_run boolean default false
-) returns setof text language plpgsql
-security definer set search_path from current
-as $$
-#variable_conflict use_column
+) returns setof text language plpgsql as $$
 declare
   before timestamptz;
   gone text[];
 begin
   perform check_prune(older_than, array['dead'], prune_workers_v1.max);
   before := clock() - prune_workers_v1.older_than;
-  if older_than < interval '1 minute' then
-    perform refuse('LH003', 'invalid_argument', format('older_than %s', older_than),
-      'a worker that was seen within the last minute may be alive');
-  end if;
+  perform require(older_than >= interval '1 minute', format('older_than %s: a worker that was seen within the last minute may be alive',
+    older_than), 'give one minute or more');
   gone := array(
     select w.id from workers w
     where w.seen_at < before and w.id <> all(array(
@@ -101,9 +79,3 @@ begin
   end if;
   return query select unnest(gone);
 end $$;
-
-create or replace function prune_workers(
-  older_than interval default '7 days', max integer default 1000, dry_run boolean default false
-) returns setof text language sql
-security definer set search_path from current
-as $$ select prune_workers_v1(older_than, max, dry_run) $$;

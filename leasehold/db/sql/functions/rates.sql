@@ -5,21 +5,17 @@
 create or replace function recent_traffic(at timestamptz, cap integer, kinds text[])
 returns table (queue text, arrived bigint, departed bigint, arrival_seconds double precision, departure_seconds double precision)
 language sql stable
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
   with arrivals as materialized (
     select j.queue, j.kind, j.state, greatest(j.created_at, at - interval '1 minute') as moment from jobs j
     where j.id >= id_at(at - interval '1 minute') order by j.id desc limit cap
   ), departures as materialized (
-    (select j.queue, j.kind, j.finished_at as moment from jobs j
-     where j.state in ('success', 'dead') and j.state = 'success' and j.finished_at > at - interval '1 minute'
+    (select j.queue, j.kind, j.finished_at as moment from finished_since('success', at - interval '1 minute') j
      order by j.finished_at desc limit cap)
     union all
-    (select j.queue, j.kind, j.finished_at from jobs j
-     where j.state in ('success', 'dead') and j.state = 'dead' and j.finished_at > at - interval '1 minute'
-     order by j.finished_at desc limit cap)
+    (select j.queue, j.kind, j.finished_at from finished_since('dead', at - interval '1 minute') j order by j.finished_at desc limit cap)
   ), spans as (
-    -- Where the cap was reached, only the time since the earliest that was looked at is covered.
+    -- Where the cap was reached, only the time since the earliest of them is covered.
     select case when (select count(*) from arrivals) < cap then 60
              else greatest(0.01, date_part('epoch', at - (select min(a.moment) from arrivals a))) end as arrival_seconds,
            case when (select count(*) from departures) < cap then 60
@@ -33,18 +29,14 @@ as $$
   from both_ways b cross join spans s group by b.queue
 $$;
 
--- Every queue that queue_list gives, with what comes and goes a second, over the last minute or, with much traffic, over
+-- Every queue of queue_list with its arrivals and departures a second, over the last minute or, with much traffic, over
 -- as much of it as ten thousand jobs cover; whether a live worker serves it; and how many jobs of it finished in each of
 -- the last thirty whole minutes, as tallied. Null queues or kinds: all.
 create or replace function rates_v1(queues text[] default null, kinds text[] default null) returns table (
   queue text, ready integer, ready_capped boolean, running integer, oldest_seconds double precision,
   in_rate double precision, out_rate double precision, paused boolean, served boolean, max_running integer,
   recent integer[]
-) language plpgsql stable
-security definer set search_path from current
-set jit = off
-as $$
-#variable_conflict use_column
+) language plpgsql stable as $$
 declare
   at timestamptz := clock();
   first_minute timestamptz := moment_of(at, 60) - interval '30 minutes';
@@ -54,8 +46,7 @@ begin
       case when l.oldest_ready_at is not null then greatest(0, date_part('epoch', at - l.oldest_ready_at)) end,
       coalesce(t.arrived / t.arrival_seconds, 0), coalesce(t.departed / t.departure_seconds, 0),
       l.paused_at is not null,
-      exists (select from workers w where w.stopped_at is null and w.seen_at > at - interval '1 minute'
-        and (w.queues is null or l.queue = any(w.queues))),
+      exists (select from workers w where is_live(w, at) and (w.queues is null or l.queue = any(w.queues))),
       l.max_running,
       case when rates_v1.kinds is null then array(
         select coalesce(s.success + s.dead + s.cancelled, 0)
@@ -66,11 +57,3 @@ begin
     left join recent_traffic(at, 10000, rates_v1.kinds) t on t.queue = l.queue
     order by l.queue;
 end $$;
-
-create or replace function rates(queues text[] default null, kinds text[] default null) returns table (
-  queue text, ready integer, ready_capped boolean, running integer, oldest_seconds double precision,
-  in_rate double precision, out_rate double precision, paused boolean, served boolean, max_running integer,
-  recent integer[]
-) language sql stable
-security definer set search_path from current
-as $$ select * from rates_v1(queues, kinds) $$;

@@ -1,23 +1,20 @@
--- The owner gives jobs back, unfinished, at shutdown.  running -> queued.  No failure is counted.
--- Gives the ids that were given back. Guarded as complete is; repeated, it finds nothing left to give back.
+-- The owner returns jobs to the queue, unfinished, at shutdown.  running -> queued.  No failure is counted.
+-- Returns the ids that were released. Guarded as complete is; repeated, it finds nothing to release.
 
 create or replace function release_v1(
   worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
 ) returns setof uuid language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan set lock_timeout = '250ms'
-as $$
-#variable_conflict use_column
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   at timestamptz := clock();
-  given uuid[];
+  done uuid[];
   keys text[];
   queues text[];
 begin
   with released as (
     update jobs j
-    set state = 'queued', updated_at = at, lease_owner = null, lease_expires_at = null
+    set state = 'queued', updated_at = at, lease_owner = null, lease_expires_at = null, is_current = false
     from (select * from unnest(ids, attempts, claim_ids) t(id, attempt, claim_id) order by t.id) t
     where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, j.queue
@@ -26,16 +23,8 @@ begin
     select r.id, r.attempt, worker, 'released', r.claimed_at, at from released r)
   select array_agg(r.id), array_agg(distinct r.exclusive_key) filter (where r.exclusive_key is not null),
          array_agg(distinct r.queue)
-  into given, keys, queues from released r;
-  if keys is not null then
-    perform unpark_ended(keys, true);
-  end if;
+  into done, keys, queues from released r;
+  perform unpark_ended(keys, true);
   perform announce(queues);
-  return query select unnest(given);
+  return query select unnest(done);
 end $$;
-
-create or replace function release(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
-) returns setof uuid language sql
-security definer set search_path from current
-as $$ select release_v1(worker, ids, attempts, claim_ids) $$;

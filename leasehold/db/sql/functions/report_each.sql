@@ -1,19 +1,17 @@
--- The same reports as complete, fail_many and release, one by one: called when one of those has raised. Each report is a
--- text: {"outcome": "success" | "failed" | "snoozed" | "cancelled" | "released", "result", "retry_after", "fatal",
--- "error": {"class", "message", "traceback"}}. It is read as JSON in a subtransaction of its own, so that one which is none
--- fails alone. Never waits for a row. Gives for each job:
---   done     the report counts, now or when it came the first time; `state` is what the job is in now
+-- The same reports as complete, fail_many and release, one by one: called when one of those has raised. Each report is a text:
+-- {"outcome": "success" | "failed" | "snoozed" | "cancelled" | "released", "result", "retry_after", "fatal",
+-- "error": {"class", "message", "traceback"}}. It is parsed in a subtransaction of its own, so that invalid JSON fails alone.
+-- Never waits for a row. Returns for each job:
+--   done     the report counts, now or in an earlier call; `state` is the job's state now
 --   lost     the lease is gone, nothing was written
 --   busy     another session has locked the row, nothing was written: repeat this report alone, later
---   refused  the report cannot be written, `detail` says why. The attempt was recorded as failed for that reason and
---            `state` is what the job is in now; without a state not even that could be written, and the lease will expire
--- Errors: LH003 invalid_argument; what is no row's fault (is_passing) is raised.
+--   refused  the report cannot be written, `detail` says why. The attempt was recorded as failed for that reason and `state` is the
+--            job's state now; without a state not even that could be written, and the lease will expire
+-- Errors: LH003 invalid_argument; an error that no row has caused (is_passing) is raised.
 
 create or replace function write_report(
   worker text, id uuid, attempt integer, claim_id uuid, report jsonb, out answer text, out state job_state
-) language plpgsql
-as $$
-#variable_conflict use_column
+) language plpgsql as $$
 declare
   counts boolean;
 begin
@@ -40,9 +38,7 @@ end $$;
 
 create or replace function report_one(
   worker text, id uuid, attempt integer, claim_id uuid, report text, out answer text, out state job_state, out detail text
-) language plpgsql
-as $$
-#variable_conflict use_column
+) language plpgsql as $$
 declare
   code text;
 begin
@@ -72,68 +68,45 @@ end $$;
 
 create or replace function report_each_v1(
   worker text, ids uuid[], attempts integer[], claim_ids uuid[], reports text[]
-) returns table (id uuid, answer text, state job_state, detail text) language plpgsql
-security definer set search_path from current
-set enable_seqscan = off
-as $$
-#variable_conflict use_column
+) returns table (id uuid, answer text, state job_state, detail text) language plpgsql set enable_seqscan = off as $$
 begin
-  if cardinality(ids) > 1000 then
-    perform refuse('LH003', 'invalid_argument', format('%s reports', cardinality(ids)), 'send at most 1000 at once');
-  end if;
+  perform require(coalesce(cardinality(ids), 0) <= 1000, format('%s reports', cardinality(ids)), 'send at most 1000 at once');
   return query
     select t.id, o.answer, o.state, o.detail
     from unnest(ids, attempts, claim_ids, reports) t(id, attempt, claim_id, report)
     cross join lateral report_one(worker, t.id, t.attempt, t.claim_id, t.report) o;
 end $$;
 
-create or replace function report_each(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[], reports text[]
-) returns table (id uuid, answer text, state job_state, detail text) language sql
-security definer set search_path from current
-as $$ select * from report_each_v1(worker, ids, attempts, claim_ids, reports) $$;
-
--- Renew leases one by one: called when renew has raised. A row that raises is tried once more without its progress; if that
--- raises too, its lease is not renewed (answer `busy`).
+-- Renew leases one by one: called when renew has raised. A row that raises is tried once more without its progress; if that raises too,
+-- its lease is not renewed (answer `busy`).
 create or replace function renew_one(
-  worker text, id uuid, attempt integer, claim_id uuid, progress real, note text
-) returns text language plpgsql
-as $$
-#variable_conflict use_column
+  worker text, id uuid, attempt integer, claim_id uuid, progress real, note text, lease double precision
+) returns text language plpgsql as $$
+declare
+  problem text;
 begin
-  begin
-    return (select r.answer from renew_v1(worker, array[id], array[attempt], array[claim_id], array[progress], array[note]) r);
-  exception when others then
-    if is_passing(sqlstate) then
-      raise;
-    end if;
-  end;
-  return (select r.answer from renew_v1(worker, array[id], array[attempt], array[claim_id]) r);
-exception when others then
-  if is_passing(sqlstate) then
-    raise;
-  end if;
-  raise log 'leasehold: the lease of job % cannot be renewed: % (%)', renew_one.id, sqlerrm, sqlstate;
+  foreach progress in array array[progress, null] loop
+    begin
+      return (select r.answer from renew_v1(worker, array[renew_one.id], array[attempt], array[claim_id], array[progress], array[note],
+        array[lease]) r);
+    exception when others then
+      if is_passing(sqlstate) then
+        raise;
+      end if;
+      problem := format('%s (%s)', sqlerrm, sqlstate);
+    end;
+  end loop;
+  raise log 'leasehold: the lease of job % cannot be renewed: %', id, problem;
   return 'busy';
 end $$;
 
 create or replace function renew_each_v1(
   worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,
-  progress_notes text[] default null
-) returns table (id uuid, answer text) language plpgsql
-security definer set search_path from current
-set enable_seqscan = off
-as $$
-#variable_conflict use_column
+  progress_notes text[] default null, leases double precision[] default null
+) returns table (id uuid, answer text) language plpgsql set enable_seqscan = off as $$
 begin
   return query
-    select t.id, renew_one(worker, t.id, t.attempt, t.claim_id, t.progress, t.note)
-    from unnest(ids, attempts, claim_ids, progress, progress_notes) t(id, attempt, claim_id, progress, note);
+    select t.id, renew_one(worker, t.id, t.attempt, t.claim_id, t.progress, t.note, t.lease)
+    from unnest(ids, attempts, claim_ids, progress, progress_notes, leases)
+      t(id, attempt, claim_id, progress, note, lease);
 end $$;
-
-create or replace function renew_each(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null, progress real[] default null,
-  progress_notes text[] default null
-) returns table (id uuid, answer text) language sql
-security definer set search_path from current
-as $$ select * from renew_each_v1(worker, ids, attempts, claim_ids, progress, progress_notes) $$;

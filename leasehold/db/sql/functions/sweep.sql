@@ -1,27 +1,22 @@
--- Take back the jobs whose lease has expired.  running -> queued, or dead when that was the last failure of
--- the budget: a job that kills its worker every time ends after exactly max_attempts of them.
--- Idempotent and safe from any number of callers: each expired lease is swept once. Gives how many.
+-- Take back the jobs whose lease has expired.  running -> queued, or dead when that was the last failure of the budget: a job that
+-- kills its worker every time ends after exactly max_attempts of them.
+-- Idempotent; any number of concurrent callers: each expired lease is swept once. Returns how many.
 
--- Sweep the given jobs, if they are expired. Rows must be few enough to lock at once. A direct call fails as
--- a whole when a row raises; take_back does not.
-create or replace function expire(ids uuid[]) returns integer language plpgsql
-as $$
+-- Sweep these jobs, if they are expired. If a row raises, the call fails as a whole: isolated() calls it row by row then.
+create or replace function expire(ids uuid[]) returns integer language plpgsql as $$
 declare
   at timestamptz := clock();
-  swept integer;
+  swept uuid[];
   keys text[];
   queues text[];
 begin
-  if cardinality(ids) = 0 then
-    return 0;
-  end if;
   with lost as materialized (
     select j.id, j.lease_owner, j.lease_expires_at from jobs j
     where j.id = any(ids) and j.state is not distinct from 'running' and j.lease_expires_at <= at
     order by j.id for update skip locked
   ), expired as (
     update jobs j
-    set retry_count = j.retry_count + 1, updated_at = at, lease_owner = null, lease_expires_at = null,
+    set retry_count = j.retry_count + 1, updated_at = at, lease_owner = null, lease_expires_at = null, is_current = false,
         state = case when verdict('lease_expired', false, j.retry_count + 1, j.max_attempts) is null
           then 'queued'::job_state else 'dead' end,
         reason = verdict('lease_expired', false, j.retry_count + 1, j.max_attempts),
@@ -35,62 +30,26 @@ begin
     select e.id, e.attempt, e.lease_owner, 'lease_expired', e.claimed_at, at, 'LeaseExpired',
       format('the lease expired at %s', e.lease_expires_at)
     from expired e)
-  select count(*), array_agg(distinct e.exclusive_key) filter (where e.exclusive_key is not null),
+  select array_agg(e.id), array_agg(distinct e.exclusive_key) filter (where e.exclusive_key is not null),
          array_agg(distinct e.queue) filter (where e.state = 'queued')
   into swept, keys, queues from expired e;
-  if keys is not null then
-    perform unpark_ended(keys, false);
-  end if;
+  perform unpark_ended(keys, false);
   perform announce(queues);
-  return swept;
-end $$;
-
--- The same for everybody: a row that raises is set aside, and the others are swept.
-create or replace function take_back(ids uuid[]) returns integer language plpgsql
-as $$
-declare
-  swept integer := 0;
-  id uuid;
-begin
-  if cardinality(ids) = 0 then
-    return 0;
-  end if;
-  begin
-    return expire(ids);
-  exception when others then
-    if is_passing(sqlstate) then
-      raise;
-    end if;
-  end;
-  foreach id in array ids loop
-    begin
-      swept := swept + expire(array[id]);
-    exception when others then
-      if is_passing(sqlstate) then
-        raise;
-      end if;
-      swept := swept + set_aside(id, 'when its lease had expired', sqlstate, sqlerrm)::integer;
-    end;
-  end loop;
-  return swept;
+  perform notice_failures(swept);
+  return coalesce(cardinality(swept), 0);
 end $$;
 
 create or replace function sweep_v1(max integer default 1000) returns integer language plpgsql
-security definer set search_path from current
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan
-as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan as $$
 declare
   at timestamptz := clock();
   swept integer;
 begin
-  swept := take_back(array(
+  perform check_most(sweep_v1.max);
+  swept := isolated('expire', array(
     select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
     limit sweep_v1.max for update skip locked));
   perform unpark_forgotten();
   return swept;
 end $$;
-
-create or replace function sweep(max integer default 1000) returns integer language sql
-security definer set search_path from current
-as $$ select sweep_v1(max) $$;

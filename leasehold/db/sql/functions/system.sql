@@ -6,8 +6,7 @@
 -- The oldest first. Vacuum itself and this very call hold nothing back.
 create or replace function horizon() returns table (
   what text, pid integer, name text, application text, state text, xids bigint, seconds double precision, query text
-) language sql stable
-as $$
+) language sql stable as $$
   select h.what, h.pid, h.name, h.application, h.state, h.xids, greatest(0, h.seconds), h.query from (
     select case a.backend_type when 'walsender' then 'standby' else 'session' end as what, a.pid, a.usename::text as name,
       a.application_name as application, a.state,
@@ -29,37 +28,26 @@ $$;
 
 -- How many client connections the server has. Of sessions of other roles an owner without pg_read_all_stats does not
 -- see the type; those of background processes have no user.
-create or replace function connections_in_use() returns integer language sql stable
-as $$
+create or replace function connections_in_use() returns integer language sql stable as $$
   select count(*)::integer from pg_stat_activity a where coalesce(a.backend_type = 'client backend', a.usesysid is not null)
 $$;
 
--- Whether what other people's sessions do may be seen.
+-- Return whether the owner of this schema may see what sessions of other roles run.
 create or replace function sees_sessions() returns boolean language sql stable
 as $$ select pg_has_role(current_user, 'pg_read_all_stats', 'usage') $$;
 
 create or replace function holders_v1(max integer default 10) returns table (
   what text, pid integer, name text, application text, state text, xids bigint, seconds double precision, query text
-) language sql stable
-security definer set search_path from current
-as $$
+) language sql stable as $$
   select h.what, h.pid, h.name, h.application, h.state, h.xids, h.seconds, left(h.query, 1000)
   from horizon() h limit least(greatest(max, 1), 50)
 $$;
-
-create or replace function holders(max integer default 10) returns table (
-  what text, pid integer, name text, application text, state text, xids bigint, seconds double precision, query text
-) language sql stable
-security definer set search_path from current
-as $$ select * from holders_v1(max) $$;
 
 -- What a finished job cost over the last hour, or as much of it as there are samples: WAL of the whole server and
 -- transactions of this database, divided by jobs. Null: nothing finished, or there are no two samples to compare.
 create or replace function cost_per_job(at timestamptz, out wal double precision, out transactions double precision,
   out jobs bigint, out seconds double precision) language plpgsql stable
-set enable_seqscan = off
-as $$
-#variable_conflict use_column
+set enable_seqscan = off as $$
 declare
   oldest record;
   latest record;
@@ -75,9 +63,7 @@ begin
   end if;
 end $$;
 
-create or replace function system_v1() returns jsonb language plpgsql stable
-security definer set search_path from current
-as $$
+create or replace function system_v1() returns jsonb language plpgsql stable as $$
 declare
   cost record := cost_per_job(clock());
 begin
@@ -105,7 +91,3 @@ begin
       where s.name in ('autovacuum', 'autovacuum_naptime', 'fsync', 'full_page_writes', 'idle_in_transaction_session_timeout',
         'max_wal_size', 'shared_buffers', 'synchronous_commit', 'synchronous_standby_names')));
 end $$;
-
-create or replace function system() returns jsonb language sql stable
-security definer set search_path from current
-as $$ select system_v1() $$;

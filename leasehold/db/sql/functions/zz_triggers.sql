@@ -1,4 +1,4 @@
--- The triggers that are always there. In the last file, because a trigger that has to be made keeps the writers of its table
+-- The triggers that always exist. In the last file, because a trigger that has to be made keeps the writers of its table
 -- waiting until the migration commits. (Those of the history are made by history(true).)
 
 do $$
@@ -12,16 +12,10 @@ begin
     ('created', 'dead'), ('queued', 'dead'), ('running', 'dead'), ('retry', 'dead'),
     ('dead', 'queued')))
   execute function refuse_transition()$definition$);
-exception when feature_not_supported then
-  raise notice 'no triggers here: the transition guard is left out';
-end $$;
-
-do $$
-begin
   perform keep_trigger('events', 'events_append_only',
     'before update or truncate on events for each statement execute function refuse_rewriting()');
   perform keep_trigger('events', 'events_with_their_job',
     'after delete on events referencing old table as events_gone for each statement execute function refuse_rewriting()');
 exception when feature_not_supported then
-  raise notice 'no triggers here: the history can be rewritten by its owner';
+  raise notice 'no triggers here: the transition guard is left out, and the history can be rewritten by its owner';
 end $$;

@@ -1,0 +1,149 @@
+"""A worker's own connections: each belongs to one loop or thread of the worker and is opened again when it breaks.
+
+Every call has a deadline: one that is not answered in time is given up together with its connection.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from psycopg.errors import Diagnostic
+
+from leasehold._aio import run_blocking
+from leasehold._clock import monotonic
+from leasehold.db.call import Call
+from leasehold.db.connections.dial import Dialer
+from leasehold.db.connections.io import CallDeadline, Connection, ask, close
+from leasehold.db.sqlstates import trouble_of
+from leasehold.errors import DatabaseUnavailable, LockTimeout
+
+T = TypeVar("T")
+
+_LONGEST_PATIENCE = 10.0
+"""Seconds for an answer, however long the leases are."""
+
+_FAILURE = "leasehold: unreported failure"
+"""The notice of the SQL function notice_failures."""
+
+_CONNECT = 2.0
+"""Seconds for a new connection at least: psycopg takes no less."""
+
+
+class Backoff:
+    """Pauses between tries: they grow, and they are spread so that workers do not return all at once."""
+
+    def __init__(self, *, first: float = 0.05, longest: float = 2.0) -> None:
+        self._first = first
+        self._longest = longest
+        self._next = first
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next try."""
+        pause, self._next = self._next, min(self._next * 2, self._longest)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not secrecy)
+
+    def reset(self) -> None:
+        """Start again with the first pause: the last try succeeded."""
+        self._next = self._first
+
+
+class _Line:
+    """One connection, for one call at a time. Every error of a call is a LeaseholdError."""
+
+    _blocking: bool
+
+    def __init__(
+        self, dsn: str, *, name: str, prepare: bool = True, patience: float = _LONGEST_PATIENCE,
+        failed: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`failed` receives, as JSON, each job that the database made fail in a call."""
+        self._dialer = Dialer(dsn, name=name, prepare=prepare)
+        self._connection: Connection | None = None
+        self.patience = patience
+        """Seconds that a call waits for its answer; doubled after each that was given up: the server may be slow."""
+        self._given_up = 0
+        self._turn = asyncio.Lock()
+        self._failed = failed
+        self._notices: list[str] = []
+
+    async def _run(self, call: Call[T]) -> T:
+        patience = min(self.patience * 2 ** min(self._given_up, 10), _LONGEST_PATIENCE)
+        if self._connection is None:
+            connect_until = monotonic() + max(patience, _CONNECT)
+            self._connection = await self._dialer.connect(connect_until, blocking=self._blocking)
+            self._connection.add_notice_handler(self._noticed)
+        self._notices.clear()  # of the call before
+        deadline = CallDeadline(self._connection, monotonic() + patience)
+        try:
+            with deadline:
+                rows = await ask(self._connection, call.sql, call.args)
+            self._given_up = 0
+            for notice in self._notices:  # now that the call is committed
+                self._failed(notice)  # type: ignore[misc] # there are none without it
+            return call.read(rows)
+        except Exception as error:
+            self._dialer.route.learn(error)
+            meaning = trouble_of(error, call.invalid)
+            if deadline.passed:
+                self._given_up += 1
+                message = f"no answer from PostgreSQL within {patience:.1f} s; the connection was given up"
+                meaning = DatabaseUnavailable(message)
+            away = isinstance(meaning, DatabaseUnavailable) and not isinstance(meaning, LockTimeout)
+            if self._connection.closed or away:
+                await self._drop()
+            raise meaning from error
+        except BaseException:
+            # Cancelled: the answer may still arrive, and the next call must not read it as its own.
+            await self._drop()
+            raise
+
+    def _noticed(self, notice: Diagnostic) -> None:
+        if self._failed is not None and notice.message_primary == _FAILURE and notice.message_detail:
+            self._notices.append(notice.message_detail)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close(connection)
+
+
+class Link(_Line):
+    """One connection for coroutines that take turns."""
+
+    _blocking = False
+
+    async def run(self, call: Call[T]) -> T:
+        """Run a call once. DatabaseUnavailable: it may or may not have happened."""
+        async with self._turn:
+            return await self._run(call)
+
+    async def insist(self, call: Call[T], met: Callable[[DatabaseUnavailable], None] | None = None) -> T:
+        """Run a call that may be repeated, identically, until the database answers; `met` receives each failure."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await self.run(call)
+            except DatabaseUnavailable as error:
+                if met is not None:
+                    met(error)
+                await asyncio.sleep(backoff.pause())
+
+    async def close(self) -> None:
+        """Close the connection; a later call opens a new one."""
+        async with self._turn:
+            await self._drop()
+
+
+class ThreadLink(_Line):
+    """One connection for one thread."""
+
+    _blocking = True
+
+    def run(self, call: Call[T]) -> T:
+        """Run a call once. DatabaseUnavailable: it may or may not have happened."""
+        return run_blocking(self._run(call))
+
+    def close(self) -> None:
+        """Close the connection; a later call opens a new one."""
+        run_blocking(self._drop())
