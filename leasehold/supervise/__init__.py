@@ -1,4 +1,4 @@
-"""Worker processes: started, watched, replaced, told to stop; and how they say that they are well.
+"""Worker processes: started, watched, replaced and stopped; and how they report that they are well.
 
 The supervisor runs no jobs, opens no connection and does not import the user's app: what a task breaks, it breaks in a
 worker process.

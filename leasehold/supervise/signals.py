@@ -1,78 +1,69 @@
-"""SIGTERM and SIGINT, heard by a thread of their own.
+"""How a process ends in time: SIGTERM and SIGINT are handled, and last lines written, by threads of their own.
 
-An event loop hears a signal when it gets its turn, and the interpreter when the main thread runs bytecode again: a task
-that blocks would keep a worker from ending. The kernel's word of a signal is written to a pipe by the C handler at once
-(`signal.set_wakeup_fd`), and a thread reads it.
+An event loop handles a signal when it gets its turn, and the interpreter when the main thread runs bytecode again:
+a task that blocks would keep a worker from ending. The number of a signal is written to a pipe by the C handler at once
+(`signal.set_wakeup_fd`), and a thread reads it. A standard error that is a full and unread pipe delays no end either.
 """
 
 import contextlib
-import logging
+import math
 import os
+import queue
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from leasehold.supervise.aside import within
+from leasehold import logs
+from leasehold._logger import logger_of
+from leasehold._os_process import default_in_forks, restore_standard
+from leasehold.errors import WorkerFailed
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
-FORCED: Final = 130
-"""The exit code of a process that a second signal has ended before its tasks had."""
-
-AT_ONCE: Final = 0.9
-"""Seconds after the second signal in which running jobs can be given back."""
-
-_LAST_WORDS: Final = 0.3
-"""Seconds for the line that says so: standard error may be a pipe that is full."""
-
-_LOOK: Final = 1.0
-"""Seconds between two looks whether the handlers are still ours."""
-
-_PUT_BACK: Final = 3
-"""Looks after which our pipe is put back unseen: which one Python writes to cannot be asked for."""
-
-_HEARD = (signal.SIGTERM, signal.SIGINT)
+_CHECK_EVERY: Final = 1.0
+"""Seconds between two checks whether the handlers are still ours."""
+_HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
     """While it is entered, `first` is called at the first signal, `again` at each one after it, both in a thread.
 
-    `patience` seconds after the first, and `AT_ONCE` after the second, the process ends, whatever still runs in it.
+    `patience` seconds after the first, and 0.9 s after the second, the process ends with exit code 130, whatever still
+    runs in it.
     To be entered by the main thread, in the running event loop if there is one. `main` calls a function in that thread,
     for handlers that the code of a task has replaced.
     """
 
     def __init__(
-        self,
-        first: Callable[[], object],
-        again: Callable[[], object],
-        *,
-        patience: float,
-        main: Callable[[Callable[[], None]], object] | None = None,
-    ) -> None:
+        self, first: Callable[[], object], again: Callable[[], object], *, patience: float,
+        main: Callable[[Callable[[], None]], object],
+    ) -> None:  # fmt: skip
         self._first = first
         self._again = again
         self._main = main
         self._patience = patience
         self._count = 0
-        self._deadline: float | None = None
+        self._deadline = math.inf
         self._ended = False
         self._before: dict[int, Any] = {}
         self._others = -1
-        self._looks = 0
+        self._checks = 0
         self._asked = False
+        self._parent = os.getppid()
         self._pipe = (-1, -1)
-        self._thread = threading.Thread(target=self._listen, name="leasehold-signals", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="leasehold-signals", daemon=True)
 
     def __enter__(self) -> "Signals":
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._others = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _nothing) for number in _HEARD}
+        self._before = {number: signal.signal(number, _nothing) for number in _HANDLED}
+        default_in_forks(dict.fromkeys(_HANDLED, _nothing))
         self._thread.start()
         return self
 
@@ -86,25 +77,42 @@ class Signals:
         for end in self._pipe:
             os.close(end)
 
+    def _run(self) -> None:
+        """End the process if this thread dies: it could not be stopped any more."""
+        try:
+            self._listen()
+        except BaseException as error:  # noqa: BLE001 (a task may have closed the pipe)
+            if not self._ended:
+                text = "the thread that handles signals has died, so this process ends; its leases run out"
+                within(0.3, partial(logger.critical, text, exc_info=error))
+                logs.flush(0.3)
+                os._exit(WorkerFailed.exit_code)
+
     def _listen(self) -> None:
         while not self._ended:
-            left = _LOOK if self._deadline is None else max(0.0, min(_LOOK, self._deadline - time.monotonic()))
+            left = max(0.0, min(_CHECK_EVERY, self._deadline - time.monotonic()))
             if not select.select([self._pipe[0]], [], [], left)[0]:
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self._end()
-                self._look()
+                if time.monotonic() >= self._deadline:
+                    within(0.3, _last_line)  # standard error may be a pipe that is full
+                    os._exit(130)
+                restore_standard()
+                self._check()
                 continue
             for number in os.read(self._pipe[0], 100):
-                self._pass_on(number)
-                if number in _HEARD:
-                    self._hear()
+                if self._others != -1 and number:  # the event loop's own pipe: other code may have handlers there
+                    with contextlib.suppress(OSError):
+                        os.write(self._others, bytes([number]))
+                if number in _HANDLED:
+                    self._handle()
 
-    def _look(self) -> None:
-        """A signal that was ignored for a moment is lost, but a second one is heard again."""
-        if self._main is None or self._asked:
+    def _check(self) -> None:
+        """Have our handlers put back. A signal that was ignored for a moment is lost, but a second one is handled."""
+        self._parent = os.getppid()
+        if self._asked:
             return
-        self._looks += 1
-        if self._looks % _PUT_BACK == 0 or any(signal.getsignal(number) is not _nothing for number in _HEARD):
+        self._checks += 1
+        replaced = any(signal.getsignal(number) is not _nothing for number in _HANDLED)
+        if replaced or self._checks % 3 == 0:  # which pipe Python writes to cannot be queried
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._asked = True
                 self._main(self._put_back)
@@ -113,40 +121,78 @@ class Signals:
         self._asked = False
         if self._ended:
             return
-        before = {number: signal.signal(number, _nothing) for number in _HEARD}
+        before = {number: signal.signal(number, _nothing) for number in _HANDLED}
         replaced = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         if replaced not in (-1, self._pipe[1]):  # asyncio's, when a task has added a handler of its own
             self._others = replaced
-        changed = ", ".join(
-            signal.Signals(number).name for number, handler in before.items() if handler is not _nothing
-        )
+        changed = [signal.Signals(number).name for number, handler in before.items() if handler is not _nothing]
         if changed:
-            logger.warning("a task has replaced what this process does at %s: it is put back", changed)
+            logger.warning("a task has replaced what this process does at %s: it is put back", ", ".join(changed))
 
-    def _hear(self) -> None:
+    def _handle(self) -> None:
+        at = time.monotonic()
+        if self._count == 1 and self._parent_has_ended():
+            return
         self._count += 1
-        wait = self._patience if self._count == 1 else AT_ONCE
-        deadline = time.monotonic() + wait
-        self._deadline = deadline if self._deadline is None else min(deadline, self._deadline)
+        wait = self._patience if self._count == 1 else 0.9  # in which running jobs can be released
+        self._deadline = min(self._deadline, at + wait)
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended anyway
             (self._first if self._count == 1 else self._again)()
 
-    def _pass_on(self, number: int) -> None:
-        """The event loop has a pipe of its own for what others want to hear."""
-        if self._others != -1 and number:
-            with contextlib.suppress(OSError):
-                os.write(self._others, bytes([number]))
-
-    def _end(self) -> None:
-        within(_LAST_WORDS, _say_so)
-        os._exit(FORCED)
+    def _parent_has_ended(self) -> bool:
+        """Return whether a second signal is no wish: of a killed supervisor the kernel sends one for each thread."""
+        time.sleep(0.2)  # its last thread may still be ending
+        return os.getppid() != self._parent
 
 
-def _say_so() -> None:
+def _last_line() -> None:
+    logs.flush(0.1)
     # No logging: its lock may be held by the task that does not end.
     with contextlib.suppress(OSError):
         os.write(2, b"some jobs did not end; they are left to their leases, and this process ends now\n")
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Python calls this when it gets to it; the thread has heard it before."""
+    """Do nothing: Python calls this later than the thread has handled the signal."""
+
+
+def within(seconds: float, step: Callable[[], object]) -> bool:
+    """Call it in a thread, wait for it at most so long, and return whether it has ended by then."""
+    thread = threading.Thread(target=step, name="leasehold-within", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads
+        return False
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+class BackgroundWriter:
+    """Calls `write` for each text, in their order, in a thread of its own."""
+
+    def __init__(self, write: Callable[[int, str], object]) -> None:
+        self._write = write
+        self._closing = False
+        self._texts: queue.Queue[tuple[int, str] | None] = queue.Queue(1000)  # of more, the newest are left out
+        self._thread = threading.Thread(target=self._pass_on, name="leasehold-say", daemon=True)
+        self._thread.start()
+
+    def __call__(self, level: int, text: str) -> None:
+        """Queue a text with its level; never waits."""
+        with contextlib.suppress(queue.Full):
+            self._texts.put_nowait((level, text))
+
+    def close(self, seconds: float) -> bool:
+        """Wait at most so long until all is written; return whether it is."""
+        self._closing = True
+        with contextlib.suppress(queue.Full):  # then the thread sees that it is closing
+            self._texts.put_nowait(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _pass_on(self) -> None:
+        while (text := self._texts.get()) is not None:
+            with contextlib.suppress(Exception):  # a line that cannot be written must not stop the others
+                self._write(*text)
+            if self._closing and self._texts.empty():
+                return

@@ -1,5 +1,6 @@
 """The worker: claims jobs, runs them under their leases, reports what came of them."""
 
-from leasehold.worker.worker import Worker, WorkerOptions
+from leasehold.worker.options import WorkerOptions
+from leasehold.worker.worker import Worker
 
 __all__ = ["Worker", "WorkerOptions"]

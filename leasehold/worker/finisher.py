@@ -1,181 +1,207 @@
 """Reports outcomes: many jobs in one fenced statement, kept and repeated until the database has answered.
 
 A report that the database refuses fails alone: the others of its batch are written without it, and its job is failed
-with the reason. Whatever the database answers, this loop goes on.
+with the reason. One whose row is locked waits apart from all others. Whatever the database answers, this loop goes on.
 """
 
 import asyncio
 import json
-import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
-from leasehold import failpoints
+from leasehold import _failpoints as failpoints
+from leasehold._aio import cancel
+from leasehold._clock import monotonic
+from leasehold._logger import logger_of
 from leasehold.context import LogLine
-from leasehold.db.link import Backoff, Link
+from leasehold.db.connections.link import Backoff
 from leasehold.db.sqlstates import blames_values, of_one_row
-from leasehold.db.store import ClaimedJob, Store
+from leasehold.db.store import ClaimedJob, Reported, Token
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.outcome import Cancelled, Failed, Lost, Outcome, Snoozed, Success
-from leasehold.worker import lines as log
-from leasehold.worker.apart import Apart
-from leasehold.worker.reports import failure, plainly
-from leasehold.worker.statistics import Tally, counting
+from leasehold.outcome import Cancelled, Failed, Outcome, Snoozed, Success
+from leasehold.upkeep.loop import Loop, Ports
+from leasehold.worker import log_lines
+from leasehold.worker.lease import LeaseKeeper
+from leasehold.worker.outcomes import NO_RESULT, failure_of, refused, report_of, without_text
+from leasehold.worker.statistics import Tally
 
-if TYPE_CHECKING:
-    from leasehold.db.outage import Outage
-    from leasehold.worker.lease import LeaseKeeper
-    from leasehold.worker.worker import Worker
+logger = logger_of(__name__)
 
-logger = logging.getLogger(__name__)
-
-_LARGEST_REPORT = 1000
-
-_STUBBORN = 60.0
-"""Seconds of refusals, of a kind that may pass, after which a job is failed with the reason instead."""
-
-_HOPELESS = 300.0
-"""Seconds of refusals after which a job is left to its lease: another worker may have more luck."""
-
+_LARGEST_BATCH = 1000
+_LARGEST_TEXTS = 4_000_000
+"""Characters of results, errors and log lines in one batch; a single report may have more."""
 _PART = "reporting"
 
-_Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
-_Send = Callable[[Sequence[_Report]], Awaitable[None]]
+_FAILURES = frozenset({Failed, Snoozed, Cancelled})
+"""Outcomes that `fail_many` records."""
+
+Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
+_Send = Callable[[Sequence[Report]], Awaitable[None]]
 
 
-class Finisher:
-    """The loop that writes outcomes. While a report is on its way, the next one gathers."""
+class Outbox:
+    """Reports that wait for the finisher, and the number of those that it has not yet written."""
 
-    def __init__(self, worker: "Worker", link: Link, store: Store, keeper: "LeaseKeeper", outage: "Outage") -> None:
-        self._worker = worker
-        self._link = link
-        self._store = store
-        self._keeper = keeper
-        self._outage = outage
-        self._outcomes: list[_Report] = []
-        self._under_way = 0
-        self._reported = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._draining = False
-        self.waiting_since: float | None = None
-        """Since when outcomes wait without any of them being written; None: none waits."""
-        self.tally = Tally()
-        """What became of the jobs whose report counts."""
-        self._apart = Apart(worker.id, link, store, keeper, self.tally)
-        self._apart.on_done = self._written
-        self.on_retry: Callable[[], None] = lambda: None
-        """Called when a job will be due again: upkeep should look when."""
-        self.on_written: Callable[[], None] = lambda: None
-        """Called when outcomes have been written, or need not be: there is room again."""
+    def __init__(self) -> None:
+        self._reports: list[Report] = []
+        self._taken: list[Report] = []
+        self._arrived = asyncio.Event()
+        self.empty = asyncio.Event()
+        """Set when every report has been answered by the database, or given up."""
+        self.empty.set()
+        self.under_way = 0
+        """Reports that the finisher has taken and that are not yet answered."""
 
     @property
     def backlog(self) -> int:
-        """Outcomes not yet answered by the database."""
-        return len(self._outcomes) + self._under_way + len(self._apart)
+        """Reports not yet answered by the database."""
+        return len(self._reports) + self.under_way
 
-    def report(self, job: ClaimedJob, outcome: Outcome, spoken: Sequence[LogLine] = ()) -> None:
-        """Take an outcome; it is written within milliseconds, and until then its lease is kept."""
-        if isinstance(outcome, Lost):
-            self._keeper.let_go([job])
-            self.on_written()
-            return
-        if not self._outcomes:
-            self._empty.clear()
-            self._reported.set()
-        self._outcomes.append((job, outcome, spoken))
+    def put(self, job: ClaimedJob, outcome: Outcome, lines: Sequence[LogLine] = ()) -> None:
+        """Add a report; it is written within milliseconds, and until then its lease is kept."""
+        if not self._reports:
+            self.empty.clear()
+            self._arrived.set()
+        self._reports.append((job, outcome, lines))
+
+    async def take(self) -> list[Report]:
+        """Wait for reports, and return all that one statement can write."""
+        await self._arrived.wait()
+        await asyncio.sleep(0)  # until every job that ends in this turn of the loop has added its own
+        batch = self._reports[:_LARGEST_BATCH]
+        size = 0
+        for place, (_, outcome, lines) in enumerate(batch):
+            if outcome is not NO_RESULT or lines:
+                size += _size(outcome, lines)
+                if size > _LARGEST_TEXTS and place:
+                    del batch[place:]
+                    break
+        del self._reports[: len(batch)]
+        if not self._reports:
+            self._arrived.clear()
+        self.under_way += len(batch)
+        self._taken = batch
+        return batch
+
+    def has_report_of(self, token: Token) -> bool:
+        """Return whether a report of this attempt waits, or is under way: its job is not to be released."""
+        known = (*self._taken, *self._reports)
+        return any(job.id == token.id and job.attempt == token.attempt for job, _, _ in known)
+
+    def answered(self, reports: int) -> None:
+        """Note that so many are written, or need not be."""
+        self.under_way -= reports
+        if not self.backlog:
+            self._taken = []
+            self.empty.set()
+
+
+class Finisher(Loop):
+    """The loop that writes outcomes. While a batch is under way, the next one gathers in the outbox."""
+
+    def __init__(
+        self, ports: Ports, *, outbox: Outbox, keeper: LeaseKeeper, tally: Tally, written: Callable[[], None],
+        retry: Callable[[], None], reported: Callable[[Sequence[ClaimedJob]], None],
+    ) -> None:  # fmt: skip
+        """`tally` counts the jobs whose report was accepted.
+
+        `written` is called after reports were answered, `retry` after jobs became due at a later time, `reported` with
+        the jobs whose reports are answered or given up.
+        """
+        super().__init__(ports)
+        self._outbox = outbox
+        self._keeper = keeper
+        self._tally = tally
+        self._written = written
+        self._retry = retry
+        self._reported = reported
+        self.waiting_since: float | None = None
+        """Since when no report of a batch has been accepted; None: no batch is under way."""
+        self._locked: set[asyncio.Task[None]] = set()
+        """Reports whose row is locked, repeated in the background while their lease lasts."""
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await self._reported.wait()
-            await asyncio.sleep(0)  # let every job that ends in this turn of the loop come along
-            batch, self._outcomes = self._outcomes[:_LARGEST_REPORT], self._outcomes[_LARGEST_REPORT:]
-            if not self._outcomes:
-                self._reported.clear()
-            self._under_way = len(batch)
-            self.waiting_since = time.monotonic()
-            try:
-                await self._write(batch)
-            finally:
-                self._under_way = 0
+            batch = await self._outbox.take()
+            self.waiting_since = monotonic()
+            await self._write(batch)
             self.waiting_since = None
-            self._worker.app.telemetry.emit("jobs.reported", jobs=len(batch))
-            self._written()
+            if self._telemetry.heard:
+                self._telemetry.emit("jobs.reported", jobs=len(batch))
+            self._answered(len(batch))
 
-    def _written(self) -> None:
-        if not self.backlog:
-            self._empty.set()
-        self.on_written()
+    def _answered(self, reports: int) -> None:
+        self._outbox.answered(reports)
+        self._written()
+
+    def _let_go(self, jobs: Sequence[ClaimedJob]) -> None:
+        self._keeper.let_go(jobs)
+        self._reported(jobs)
 
     async def drain(self) -> None:
-        """Return when everything has been written, or, with the database away, when its leases are gone."""
-        self._draining = True
-        await self._empty.wait()
+        """Return when every report is written or, with the database away, when its lease has expired."""
+        self._stopping = True
+        await self._outbox.empty.wait()
 
-    async def stop(self) -> None:
-        """End what still runs in the background once the loop has ended."""
-        await self._apart.stop()
+    async def close(self) -> None:
+        """Cancel the reports that wait in the background, once the loop has ended: they are left to their leases."""
+        await cancel(*self._locked)
 
     # -- a batch
 
-    async def _write(self, batch: list[_Report]) -> None:
-        """Send until all is answered: whether a lease still holds, the database says.
+    async def _write(self, batch: list[Report]) -> None:
+        """Send until all is answered: only the database knows whether a lease still holds.
 
-        Only a worker that wants to stop gives up by its own clock; then nothing is known to count.
+        Only a worker that stops abandons reports by its own clock; then none of them is known to count.
         """
         await self._write_lines([report for report in batch if report[2]])
-        backoff, began = Backoff(), time.monotonic()
-        pending: list[_Report] = batch
+        backoff, began = Backoff(), monotonic()
+        pending: list[Report] = batch
         while pending:
             left = await self._round(pending)
             if not left:
-                self._outage.over(_PART)
+                if self._outage.noted:
+                    self._outage.over(_PART)
                 return
             for error in dict.fromkeys(error for _, error in left):  # successes and failures have one each
                 self._outage.met(_PART, error)
-            refused_for = time.monotonic() - began
+            refused_for = monotonic() - began
             pending = [after for report, error in left if (after := self._next_try(report, error, refused_for))]
             if pending:
                 await asyncio.sleep(backoff.pause())
 
-    def _next_try(self, report: _Report, error: LeaseholdError, refused_for: float) -> _Report | None:
-        """What to send for a report that was not taken; None: nothing more."""
+    def _next_try(self, report: Report, error: LeaseholdError, refused_for: float) -> Report | None:
+        """Return what to send for a report that was not accepted; None: nothing more."""
         job, outcome, lines = report
-        if self._draining and not self._keeper.holds(job):
+        if self._stopping and not self._keeper.holds(job):
             return None
         if isinstance(error, DatabaseUnavailable):
             return report
-        if refused_for > _HOPELESS:
+        if refused_for > 300:  # seconds: another worker may have more luck
             logger.error("job %s (%s): left to its lease, no report of it is taken: %s", job.id, job.kind, error)
-            self._keeper.let_go([job])
+            self._let_go([job])
             return None
-        if blames_values(error) or refused_for > _STUBBORN:
+        if blames_values(error) or refused_for > 60:  # seconds of refusals of a kind that may pass
             logger.error("job %s (%s): failed, for its report is refused: %s", job.id, job.kind, error)
-            return job, plainly(outcome, error), lines
+            return job, without_text(outcome, error), lines
         return report
 
-    async def _round(self, reports: list[_Report]) -> list[tuple[_Report, LeaseholdError]]:
-        """Send each once; give those that were not taken, and why."""
-        done: list[_Report] = []
-        failed: list[_Report] = []
-        released: list[_Report] = []
+    async def _round(self, reports: list[Report]) -> list[tuple[Report, LeaseholdError]]:
+        """Send each once; return those that were not accepted, and why."""
+        done: list[Report] = []
+        failed: list[Report] = []
+        released: list[Report] = []
+        left: list[tuple[Report, LeaseholdError]] = []
         for report in reports:
-            if type(report[1]) is Success:
-                done.append(report)
-            elif isinstance(report[1], Failed | Snoozed | Cancelled):
-                failed.append(report)
-            else:
-                released.append(report)
-        left: list[tuple[_Report, LeaseholdError]] = []
+            kind = type(report[1])
+            (done if kind is Success else failed if kind in _FAILURES else released).append(report)
         for send, group in ((self._complete, done), (self._fail, failed), (self._release, released)):
             if group:
                 left += await self._isolated(send, group)
         return left
 
-    async def _isolated(self, send: _Send, reports: list[_Report]) -> list[tuple[_Report, LeaseholdError]]:
-        """All in one statement; if that is refused, one by one, so that the one at fault fails alone."""
+    async def _isolated(self, send: _Send, reports: list[Report]) -> list[tuple[Report, LeaseholdError]]:
+        """Send all in one statement; if that is refused, one by one, so that the one at fault fails alone."""
         try:
             await send(reports)
         except LeaseholdError as error:
@@ -186,76 +212,176 @@ class Finisher:
             else:
                 self._outage.met(_PART, error)
             try:
-                await self._apart.write(reports)
+                await self._write_each(reports)
             except LeaseholdError as trouble:
                 return [(report, trouble) for report in reports]
-            self.on_retry()
+            self._retry()
         else:
-            self._keeper.let_go([job for job, _, _ in reports])
-        self.waiting_since = time.monotonic()
+            self._let_go([job for job, _, _ in reports])
+        self.waiting_since = monotonic()
         return []
 
     # -- the statements
 
-    async def _complete(self, reports: Sequence[_Report]) -> None:
-        jobs = [job for job, _, _ in reports]
-        results = [outcome.result if isinstance(outcome, Success) else None for _, outcome, _ in reports]
+    async def _complete(self, reports: Sequence[Report]) -> None:
+        jobs, outcomes, _ = zip(*reports, strict=True)
+        results = [outcome.result for outcome in outcomes]
         _reach("before-complete")
-        counted = await self._link.run(self._store.complete(self._worker.id, jobs, results))
-        refused: list[ClaimedJob] = []
-        if counted != len(jobs):  # which they are is asked only when there are any: they are rare
-            ids = await self._link.run(self._store.completed(self._worker.id, jobs, results))
-            refused = _missing(jobs, ids)
-        self.tally.finished("success", counting(jobs, refused))
+        ids: set[str] | None = None
+        counted = await self._link.run(self._store.complete(self._worker_id, jobs, results))
+        if counted != len(jobs):  # which ones count is queried only when not all do: that is rare
+            ids = await self._link.run(self._store.completed(self._worker_id, jobs, results))
         _reach("after-complete")
-        self._say_refused(refused)
+        self._count("success", jobs, ids)
 
-    async def _fail(self, reports: Sequence[_Report]) -> None:
+    async def _fail(self, reports: Sequence[Report]) -> None:
         jobs = [job for job, _, _ in reports]
-        failures = [failure(job, outcome) for job, outcome, _ in reports]
+        failures = [failure_of(job, outcome) for job, outcome, _ in reports]
         _reach("before-fail")
-        counted = await self._link.run(self._store.fail_many(self._worker.id, json.dumps(failures)))
+        counted = await self._link.run(self._store.fail_many(self._worker_id, json.dumps(failures)))
+        completed = await self._completed([job for job in jobs if job.id not in counted])
         _reach("after-fail")
-        self.tally.reported(jobs, failures, counted)
+        self._tally.reported(jobs, failures, counted)
         for job, outcome, _ in reports:
             if job.id in counted:
-                log.reported(self._worker.id, job, outcome, counted[job.id])
-        self.on_retry()
-        self._say_refused(_missing(jobs, counted))
+                log_lines.reported(self._worker_id, job, outcome, counted[job.id])
+            elif job.id in completed:
+                self._succeeded(job, outcome)
+            else:
+                log_lines.refused(self._worker_id, job)
+        if counted:
+            self._retry()
 
-    async def _release(self, reports: Sequence[_Report]) -> None:
+    async def _release(self, reports: Sequence[Report]) -> None:
         jobs = [job for job, _, _ in reports]
         _reach("before-release")
-        released = await self._link.run(self._store.release(self._worker.id, jobs))
-        missing = _missing(jobs, released)
-        self.tally.finished("released", counting(jobs, missing))
+        ids = await self._link.run(self._store.release(self._worker_id, jobs))
+        completed = await self._completed([job for job in jobs if job.id not in ids])
         _reach("after-release")
-        self._say_refused(missing)
+        for job, outcome, _ in reports:
+            if job.id in completed:
+                self._succeeded(job, outcome)
+            elif job.id in ids:
+                log_lines.reported(self._worker_id, job, outcome, "queued")
+        self._count("released", [job for job in jobs if job.id not in completed], ids)
 
-    async def _write_lines(self, said: list[_Report]) -> None:
-        """Before the outcomes: afterwards nothing may be written for these attempts. What is refused is lost."""
-        if not said:
+    async def _completed(self, jobs: Sequence[ClaimedJob]) -> set[str]:
+        """Return which of these jobs, whose reports do not count, were completed by their tasks' own transactions.
+
+        The statement that is repeated here completes none: they are not this worker's any more.
+        """
+        inside = [job for job in jobs if job.completes]
+        if not inside:
+            return set()
+        return await self._link.run(self._store.completed(self._worker_id, inside, [None] * len(inside)))
+
+    def _succeeded(self, job: ClaimedJob, outcome: Outcome) -> None:
+        """Count a job that its task's own transaction has completed, whatever the task made of it afterwards."""
+        self._tally.finished("success", [job])
+        log_lines.completed(self._worker_id, job, outcome)
+
+    async def _write_lines(self, reports: list[Report]) -> None:
+        """Write log lines, before the outcomes: afterwards none may be written. What is refused is lost."""
+        if not reports:
             return
-        lines = [json.dumps(lines) for _, _, lines in said]
+        lines = [json.dumps(lines) for _, _, lines in reports]
         try:
-            await self._link.run(self._store.add_logs(self._worker.id, [job for job, _, _ in said], lines))
+            jobs = [job for job, _, _ in reports]
+            log_lines.stored(jobs, await self._link.run(self._store.add_logs(self._worker_id, jobs, lines)))
         except LeaseholdError as error:
-            if blames_values(error) and len(said) > 1:
-                half = len(said) // 2
-                await self._write_lines(said[:half])
-                await self._write_lines(said[half:])
+            if blames_values(error) and len(reports) > 1:
+                half = len(reports) // 2
+                await self._write_lines(reports[:half])
+                await self._write_lines(reports[half:])
             else:
-                logger.warning("the log lines of %d job(s) are lost: %s", len(said), error)
+                logger.warning("the log lines of %d job(s) are lost: %s", len(reports), error)
 
-    def _say_refused(self, jobs: Sequence[ClaimedJob]) -> None:
-        for job in jobs:
-            log.refused(self._worker.id, job)
+    def _count(self, outcome: str, jobs: Sequence[ClaimedJob], ids: Collection[str] | None) -> None:
+        """Count the jobs whose report counts; `ids` are theirs, None: all."""
+        late = [] if ids is None else [job for job in jobs if job.id not in ids]
+        self._tally.finished(outcome, [job for job in jobs if job not in late] if late else jobs)
+        for job in late:
+            log_lines.refused(self._worker_id, job)
+
+    # -- one by one
+
+    async def _write_each(self, reports: Sequence[Report]) -> None:
+        """Write each, or have it wait in the background. Raises what is no report's own fault."""
+        for first in range(0, len(reports), 100):
+            some = reports[first : first + 100]
+            for report, answer in zip(some, await self._send_each(some), strict=True):
+                if answer.answer == "busy":
+                    waiting = asyncio.create_task(self._write_locked(report))
+                    self._locked.add(waiting)
+                    self._outbox.under_way += 1
+                    waiting.add_done_callback(self._locked_ended)
+                else:
+                    self._settle(report, answer)
+
+    async def _send_each(self, reports: Sequence[Report]) -> list[Reported]:
+        texts = [report_of(outcome) for _, outcome, _ in reports]
+        answers = await self._link.run(self._store.report_each(self._worker_id, [r[0] for r in reports], texts))
+        by_id = {answer.id: answer for answer in answers}
+        for id_ in await self._completed([job for job, _, _ in reports if by_id[job.id].answer == "lost"]):
+            by_id[id_] = Reported(id_, "done", "success", None)
+        return [by_id[job.id] for job, _, _ in reports]
+
+    async def _write_locked(self, report: Report) -> None:
+        job = report[0]
+        logger.warning("job %s (%s): its report waits, another session has locked its row", job.id, job.kind)
+        backoff = Backoff(first=0.1, longest=1.0)
+        while self._keeper.holds(job):
+            await asyncio.sleep(backoff.pause())
+            try:
+                (answer,) = await self._send_each([report])
+            except DatabaseUnavailable:
+                continue
+            except LeaseholdError as error:
+                logger.warning("job %s (%s): left to its lease, its report is refused: %s", job.id, job.kind, error)
+                break
+            if answer.answer != "busy":
+                self._settle(report, answer)
+                return
+        else:
+            logger.warning("job %s (%s): its row was locked for longer than its lease", job.id, job.kind)
+        self._let_go([job])
+
+    def _locked_ended(self, task: "asyncio.Task[None]") -> None:
+        self._locked.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a report that waited is lost", exc_info=task.exception())
+        self._answered(1)
+
+    def _settle(self, report: Report, answer: Reported) -> None:
+        job, outcome, _ = report
+        self._let_go([job])
+        if answer.answer == "lost":
+            log_lines.refused(self._worker_id, job)
+            return
+        if job.completes and answer.state == "success":
+            self._succeeded(job, outcome)
+            return
+        state = answer.state or "retry"
+        if answer.answer == "refused":
+            logger.error("job %s (%s): its report cannot be written: %s", job.id, job.kind, answer.detail)
+            if answer.state is None:
+                return
+            outcome = Failed(error=refused(answer.detail or ""), retry_after=None)
+        self._tally.reported([job], [failure_of(job, outcome)], {job.id: state})
+        log_lines.reported(self._worker_id, job, outcome, state)
+
+
+def _size(outcome: Outcome, lines: Sequence[LogLine]) -> int:
+    """Return how many characters a report has that are the task's own."""
+    size = sum([len(text) for _, _, text in lines])
+    match outcome:
+        case Success(str() as result):
+            return size + len(result)
+        case Failed(error=error):
+            return size + len(error.message) + len(error.traceback)
+    return size
 
 
 def _reach(point: str) -> None:
     if failpoints.ARMED:
         failpoints.reach(point)
-
-
-def _missing(jobs: Sequence[ClaimedJob], counted: Collection[str]) -> list[ClaimedJob]:
-    return [job for job in jobs if job.id not in counted]

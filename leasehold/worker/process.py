@@ -1,15 +1,14 @@
 """Runs `executor="process"` tasks in processes that can be killed: at a timeout, with a lost lease, by their own bugs.
 
 The processes are started when first needed, by exec and not by fork: they share neither connections nor locks with the
-worker. They are kept for further jobs, one at a time. The program at the other end is `leasehold.worker.child`.
+worker. They are kept for further jobs, one at a time. The program at the other end is `leasehold.worker.process_main`.
 
-A process and whatever it started in its process group are killed together. A process that dies is noticed by its
-pidfd, also when a copy of its socket lives on in some fork of it.
+A process and whatever it started in its process group are killed together. A thread waits for its end, and notices it
+also when a copy of its socket lives on in some fork of it.
 """
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -17,36 +16,31 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from leasehold import logs
+from leasehold._logger import logger_of
+from leasehold._os_process import restore_standard, signal_name
 from leasehold.context import JobContext
 from leasehold.db.store import ClaimedJob
 from leasehold.errors import LeaseholdError
 from leasehold.outcome import Outcome
 from leasehold.task import Task
-from leasehold.worker.executors import NotStarted, timed_out
-from leasehold.worker.wire import HEADER, Garbage, length_of, pack, to_outcome, unpack
+from leasehold.worker.executors import NotStarted, TimedOut
+from leasehold.worker.process_main import HEADER, Garbage, length_of, pack, to_outcome, unpack
+from leasehold.worker.surroundings import Surroundings
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
+
+_PROGRAM = "from leasehold.worker.process_main import main; main()"
 
 _START: Final = 60.0
 """Seconds for a process to start and to import the task; the task's own timeout counts from then on."""
-
-_STOP: Final = 2.0
-"""Seconds for an idle process to exit by itself when the worker stops."""
-
 _RETIRE: Final = 10.0
-"""Seconds for a process that had its number of jobs to exit by itself: a thread that a task left behind may keep it."""
-
+"""Seconds for a process that gets no more jobs to exit by itself: a thread that a task left behind may keep it."""
 _RETIRING: Final = 10
 """At most so many processes are on their way out; of more, the first is killed."""
-
-_KILLED: Final = 5.0
-"""Seconds to wait for a killed process. It runs no more code of the task, but the kernel may be busy with it."""
-
-_LAST_WORDS: Final = 1.0
-"""Seconds between the end of a process's connection and its exit, before it is taken for running on in silence."""
 
 
 class ProcessDied(LeaseholdError):
@@ -61,42 +55,41 @@ class ProcessExecutor:
     """A pool of at most `slots` processes.
 
     `worker` and `schema` let a task in a process complete its job in its own transaction. A process is replaced after
-    `most` jobs; None: never.
+    `most` jobs, None: never, and after one that left behind what cannot be put back.
     """
 
-    def __init__(
-        self, slots: int, *, worker: str | None = None, schema: str = "leasehold", most: int | None = None
-    ) -> None:
+    def __init__(self, slots: int, *, worker: str, schema: str, most: int | None = None) -> None:
         self._most = most
         self._room = asyncio.Semaphore(slots)
-        self._worker = None if worker is None else {"id": worker, "schema": schema}
-        self._children: set[Child] = set()
-        self._idle: list[Child] = []
-        self._retiring: list[Child] = []
+        self._worker = {"id": worker, "schema": schema}
+        self._surroundings = Surroundings.now()  # before any task runs, which may change them
+        self._children: set[TaskProcess] = set()
+        self._idle: list[TaskProcess] = []
+        self._retiring: list[TaskProcess] = []
 
     async def run(self, task: Task[..., Any], job: ClaimedJob, context: JobContext) -> Outcome:
-        """Run the attempt in a process and give its outcome, which the process judges: the exception lives there.
+        """Run the attempt in a process and return its outcome, which is made there: the exception stays in the process.
 
         Raises ProcessDied or TimedOut when there is none. Cancelled, it kills the process at once.
         """
         async with self._room:
             while True:
                 reused = bool(self._idle)
-                attempt = _Attempt(self._idle.pop() if reused else self._start(), task, job, context)
+                child = self._idle.pop() if reused else self._start()
                 try:
-                    outcome = await attempt.run(self._worker)
+                    outcome = await child.run(task, job, context, self._worker)
                 except (_Gone, Garbage) as end:
-                    died = await attempt.died(end)
-                    if attempt.started or not reused:
+                    died = await child.died(job, end)
+                    if child.started or not reused:
                         raise died from None
                     # It died idle, or of what an earlier job left behind. This one has not begun: another process.
                     logger.warning("an idle process was useless: %s", died)
                     continue
                 finally:
-                    if not attempt.reusable:
-                        await attempt.child.end()
-                if attempt.reusable:
-                    self._keep(attempt.child)
+                    if not child.reusable:
+                        await child.end()
+                if child.reusable:
+                    self._keep(child)
                 return outcome
 
     async def close(self) -> None:
@@ -106,7 +99,7 @@ class ProcessExecutor:
             child.stop()
         self._idle.clear()
         if children:
-            await asyncio.wait([child.dead for child in children], timeout=_STOP)
+            await asyncio.wait([child.dead for child in children], timeout=2.0)
         for child in children:
             await child.end()
 
@@ -115,96 +108,167 @@ class ProcessExecutor:
         for child in list(self._children):
             child.kill()
 
-    def _start(self) -> "Child":
+    def _start(self) -> "TaskProcess":
         try:
-            child = Child()
+            child = TaskProcess(self._surroundings)
         except (OSError, MemoryError, RuntimeError) as error:
             raise NotStarted(f"no process could be started: {error}") from error
         self._children.add(child)
         child.dead.add_done_callback(lambda _: self._forget(child))
         return child
 
-    def _keep(self, child: "Child") -> None:
+    def _keep(self, child: "TaskProcess") -> None:
+        """Keep it for the next job. One that shall have no more exits by itself; `close` waits for it."""
         if child.dead.done():
             child.close()
-            return
-        if self._most is not None and child.calls >= self._most:
-            self._retire(child)
-            return
-        self._idle.append(child)
+        elif not child.spoilt and (self._most is None or child.calls < self._most):
+            self._idle.append(child)
+        else:
+            child.stop()
+            self._retiring.append(child)
+            late = asyncio.get_running_loop().call_later(_RETIRE, child.kill)
+            child.dead.add_done_callback(lambda _: self._retired(child, late))
+            if len(self._retiring) > _RETIRING:
+                self._retiring[0].kill()
 
-    def _retire(self, child: "Child") -> None:
-        """Let it exit by itself, and kill it if it does not; `close` waits for it."""
-        child.stop()
-        self._retiring.append(child)
-        late = asyncio.get_running_loop().call_later(_RETIRE, child.kill)
+    def _retired(self, child: "TaskProcess", late: asyncio.TimerHandle) -> None:
+        late.cancel()
+        self._retiring.remove(child)
+        child.close()
 
-        def gone(_: object) -> None:
-            late.cancel()
-            self._retiring.remove(child)
-            child.close()
-
-        child.dead.add_done_callback(gone)
-        if len(self._retiring) > _RETIRING:
-            self._retiring[0].kill()
-
-    def _forget(self, child: "Child") -> None:
+    def _forget(self, child: "TaskProcess") -> None:
         self._children.discard(child)
         if child in self._idle:
             self._idle.remove(child)
             child.close()
 
 
-class Child:
+class TaskProcess:
     """One process. To be made on the event loop, by the thread that runs it: the kernel kills the process when the
     thread that started it ends, so a passing thread must not be that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Surroundings) -> None:
+        restore_standard()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "leasehold.worker.child", str(theirs.fileno()), str(os.getpid())]
+        # Both ends explicitly: a task may have called socket.setdefaulttimeout().
+        ours.setblocking(False)
+        theirs.setblocking(True)
+        # Not -m: the package of the module imports the module first, of which Python warns, or it ends with an error.
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
         try:
             # -P: nothing in the current directory may shadow what the child imports before it has the worker's path.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, pass_fds=[theirs.fileno()],
-                start_new_session=True,
+                start_new_session=True, cwd=given.folder, env=given.env, umask=given.umask,
             )  # fmt: skip
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-        ours.setblocking(False)
         self._socket = ours
+        self._given = given
         self._buffer = bytearray()
         self._loop = asyncio.get_running_loop()
         self.calls = 0
         """Jobs given to it so far."""
+        self.started = False
+        """Whether the function of the present job may have been called."""
+        self.reusable = False
+        """Whether it can take another job."""
+        self.spoilt = False
+        """Whether its last job left behind what the next one would suffer from, such as a thread that may end both."""
         self.dead: asyncio.Future[int] = self._loop.create_future()
         """Done when the process has ended and was reaped; its exit code, negative for a signal."""
+        self.pid = self._process.pid
         try:
-            self._watch()
+            threading.Thread(target=self._wait, name=f"leasehold-wait-{self.pid}", daemon=True).start()
         except BaseException:  # no thread, no memory
             self.kill()
             self._process.wait()
             self.close()
             raise
 
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
+    # -- a job
 
-    async def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message."""
+    async def run(
+        self, task: Task[..., Any], job: ClaimedJob, context: JobContext, worker: Mapping[str, str]
+    ) -> Outcome:
+        """Run one job and return its outcome."""
+        self.started = self.reusable = False
+        deadline = asyncio.timeout(_START)
+        try:
+            async with deadline:
+                if not self.calls:
+                    level, style = logs.chosen()
+                    given = self._given.to_send()
+                    await self._send({"type": "setup", "surroundings": given, "level": level, "format": style})
+                self.calls += 1
+                module, name, memory = task.function.__module__, task.function.__qualname__, task.options.memory
+                called = {"module": module, "name": name, "memory": memory, "worker": worker, "job": asdict(job)}
+                await self._send({"type": "job", "call": self.calls, **called})
+                while True:
+                    message = unpack(await self._exactly(length_of(await self._exactly(HEADER))))
+                    if (outcome := self._take(message, task, context, deadline)) is not None:
+                        self.reusable = message.get("spent") is False
+                        self.spoilt = message.get("left") is not False
+                        return outcome
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            if self.started:
+                raise TimedOut.of(task) from None
+            raise ProcessDied(f"the process of job {job.id} did not start within {_START:g} s") from None
+
+    def _take(
+        self, message: Mapping[str, Any], task: Task[..., Any], context: JobContext, deadline: asyncio.Timeout
+    ) -> Outcome | None:
+        mine = message.get("call") == self.calls
+        match message:
+            case {"type": "progress", "fraction": int() | float() as fraction, "note": str(note)}:
+                if mine:  # else a thread that an earlier job left behind
+                    # A wrong fraction, which the process has checked, is refused; if the job should stop, we are
+                    # cancelled for that.
+                    with contextlib.suppress(ValueError, LeaseholdError):
+                        context.progress(fraction, note)
+            case {"type": "log", "line": [int() | float() as at, str(level), str(text)]}:
+                if mine:
+                    context.capture((at, level, text))
+            case {"type": "completing"}:
+                if mine:
+                    context.completing()
+            case {"type": "started"} if mine and not self.started:
+                self.started = True
+                timeout = task.options.timeout
+                deadline.reschedule(None if timeout is None else self._loop.time() + timeout)
+            case {"type": "outcome"} if mine and self.started:
+                return to_outcome(message)
+            case {"type": "broken", "why": str(why)} if mine:
+                raise ProcessDied(f"the process of job {context.id} cannot run {task.kind}: {why}")
+            case _:
+                raise Garbage(f"unexpected: {str(message)[:200]}")
+        return None
+
+    async def died(self, job: ClaimedJob, end: Exception) -> ProcessDied:
+        """End the process, and return how it died."""
+        how, hint = "it wrote something that is no message, and was killed", None
+        if not isinstance(end, _Gone):
+            logger.warning("process %d, job %s: %s", self.pid, job.id, end)
+        elif await self.wait(1.0):  # between the end of its connection and its exit
+            code = self.dead.result()
+            how = f"killed by {signal_name(code)}" if code < 0 else f"exit code {code}"
+            hint = "by a person, or by the kernel for want of memory" if code == -signal.SIGKILL else None
+        else:
+            how = "it closed its connection, and was killed"
+        await self.end()
+        return ProcessDied(f"the process of job {job.id} died: {how}", hint=hint)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
         try:
             await self._loop.sock_sendall(self._socket, pack(message))
         except OSError as error:
             raise _Gone from error
-
-    async def receive(self) -> dict[str, Any]:
-        """The next message."""
-        return unpack(await self._exactly(length_of(await self._exactly(HEADER))))
 
     async def _exactly(self, wanted: int) -> bytes:
         while len(self._buffer) < wanted:
@@ -219,13 +283,15 @@ class Child:
         del self._buffer[:wanted]
         return data
 
+    # -- its end
+
     def stop(self) -> None:
         """Ask an idle process to exit."""
         with contextlib.suppress(OSError):
             self._socket.send(pack({"type": "stop"}))
 
     def kill(self) -> None:
-        """Kill it and its group. Until it is reaped nobody else can have its number."""
+        """Kill it and its group. Until it is reaped no other process can have its number."""
         if not self.dead.done():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -234,155 +300,31 @@ class Child:
         """Kill it, and return when it is gone."""
         self.kill()
         try:
-            if not await self.wait(_KILLED):
+            if not await self.wait(5.0):  # it runs no more code of the task, but the kernel may be busy with it
                 logger.error("process %d does not end, though killed", self.pid)
         finally:
             self.close()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Wait for its end; return whether it came."""
         if not self.dead.done():
             await asyncio.wait([self.dead], timeout=seconds)
         return self.dead.done()
 
     def close(self) -> None:
-        """Give up our end of the socket: the process ends if it has not."""
+        """Close our end of the socket: the process ends if it has not."""
         self._socket.close()
 
-    # -- its end
-
-    def _watch(self) -> None:
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # not on this platform, or forbidden in this sandbox
-            threading.Thread(target=self._wait_in_thread, name=f"leasehold-wait-{self.pid}", daemon=True).start()
-        else:
-            try:
-                self._loop.add_reader(pidfd, self._exited, pidfd)
-            except BaseException:
-                os.close(pidfd)
-                raise
-
-    def _exited(self, pidfd: int) -> None:
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
-        self.kill()  # before it is reaped: what it left behind in its group
-        self._process.wait()
-        self._reaped()
-
-    def _wait_in_thread(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+    def _wait(self) -> None:
+        """Wait in a thread, and leave the process to be reaped on the event loop: else `kill` could hit another one."""
+        with contextlib.suppress(ChildProcessError):  # a task has reaped it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
-            self._loop.call_soon_threadsafe(self._reaped)
+            self._loop.call_soon_threadsafe(self._exited)
 
-    def _reaped(self) -> None:
-        self.dead.set_result(self._process.returncode)
+    def _exited(self) -> None:
+        self.kill()  # before it is reaped: what it left behind in its group
+        self.dead.set_result(self._process.wait())
         # A fork of it may hold the other end open: make our reader see what was sent, and then the end.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-
-
-class _Attempt:
-    """One job in one process."""
-
-    def __init__(self, child: Child, task: Task[..., Any], job: ClaimedJob, context: JobContext) -> None:
-        self.child = child
-        self.started = False
-        """Whether the function may have been called."""
-        self.reusable = False
-        """Whether the process can take another job."""
-        self._task = task
-        self._job = job
-        self._context = context
-
-    async def run(self, worker: Mapping[str, str] | None) -> Outcome:
-        deadline = asyncio.timeout(_START)
-        try:
-            async with deadline:
-                if not self.child.calls:
-                    level, look = logs.chosen()
-                    await self.child.send({"type": "setup", "path": sys.path, "level": level, "format": look})
-                self.child.calls += 1
-                await self.child.send(self._request(worker))
-                while True:
-                    message = await self.child.receive()
-                    if (outcome := self._take(message, deadline)) is not None:
-                        self.reusable = message.get("spent") is False
-                        return outcome
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            if self.started:
-                raise timed_out(self._task) from None
-            raise ProcessDied(f"the process of job {self._job.id} did not start within {_START:g} s") from None
-
-    def _request(self, worker: Mapping[str, str] | None) -> dict[str, Any]:
-        job, function = self._job, self._task.function
-        return {
-            "type": "job",
-            "call": self.child.calls,
-            "module": function.__module__,
-            "name": function.__qualname__,
-            "memory": self._task.options.memory,
-            "worker": worker,
-            "job": {
-                "id": job.id, "kind": job.kind, "queue": job.queue, "payload": job.payload, "attempt": job.attempt,
-                "retry_count": job.retry_count, "max_attempts": job.max_attempts, "claim_id": job.claim_id,
-                "lease": job.lease_seconds,
-            },
-        }  # fmt: skip
-
-    def _take(self, message: Mapping[str, Any], deadline: asyncio.Timeout) -> Outcome | None:
-        mine = message.get("call") == self.child.calls
-        match message:
-            case {"type": "progress", "fraction": int() | float() as fraction, "note": str(note)}:
-                if mine:  # else a thread that an earlier job left behind
-                    self._progress(fraction, note)
-            case {"type": "log", "line": [int() | float() as at, str(level), str(text)]}:
-                if mine:
-                    self._context.capture((at, level, text))
-            case {"type": "started"} if mine and not self.started:
-                self.started = True
-                timeout = self._task.options.timeout
-                deadline.reschedule(None if timeout is None else asyncio.get_running_loop().time() + timeout)
-            case {"type": "outcome"} if mine and self.started:
-                return to_outcome(message)
-            case {"type": "broken", "why": str(why)} if mine:
-                raise ProcessDied(f"the process of job {self._job.id} cannot run {self._task.kind}: {why}")
-            case _:
-                raise Garbage(f"unexpected: {str(message)[:200]}")
-        return None
-
-    def _progress(self, fraction: float, note: str) -> None:
-        # It refuses a wrong fraction, which the process has checked, and raises when the job should stop: we are
-        # cancelled for that.
-        with contextlib.suppress(ValueError, LeaseholdError):
-            self._context.progress(fraction, note)
-
-    async def died(self, end: Exception) -> ProcessDied:
-        """What became of the process, which is no more after this."""
-        how = "it wrote something that is no message, and was killed"
-        hint = None
-        if isinstance(end, _Gone):
-            if await self.child.wait(_LAST_WORDS):
-                how, hint = _how(self.child.dead.result())
-            else:
-                how = "it closed its connection, and was killed"
-        else:
-            logger.warning("process %d, job %s: %s", self.child.pid, self._job.id, end)
-        await self.child.end()
-        return ProcessDied(f"the process of job {self._job.id} died: {how}", hint=hint)
-
-
-def _how(code: int) -> tuple[str, str | None]:
-    if code >= 0:
-        return f"exit code {code}", None
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = "by somebody, or by the kernel for want of memory" if -code == signal.SIGKILL else None
-    return f"killed by {name}", hint

@@ -1,41 +1,38 @@
-"""Tallies what becomes of jobs, and hands it in every ten seconds when there is something. Never the truth about jobs:
-a worker that is killed takes what it has not handed in along."""
+"""Counts what became of jobs, and writes that every ten seconds, when there is something.
+
+Never the truth about jobs: what a killed worker has not written is lost.
+"""
 
 import asyncio
 import json
-import logging
 import random
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from leasehold.db.link import Link
-from leasehold.db.store import ClaimedJob, Store
+from leasehold._clock import monotonic
+from leasehold._histogram import CLASSES, count
+from leasehold._logger import logger_of
+from leasehold.db.store import ClaimedJob
 from leasehold.errors import DatabaseUnavailable
-from leasehold.histogram import CLASSES, count
+from leasehold.upkeep.loop import PeriodicLoop, Ports
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _PERIOD = 10.0
 """Seconds from one tally to the next, as in the database."""
-_FOLD_AT = 2000
-"""Durations that are kept before they are counted: few enough to be no burden, enough to make counting cheap."""
-_SPREAD = (0.2, 2.0)
-"""Seconds after the end of the database's ten seconds at which a worker hands in: all at once would be a crowd."""
 
 
-class _Lane:
-    """One queue and kind."""
+@dataclass(slots=True)
+class _Counters:
+    """The outcomes and durations of one queue and kind."""
 
-    __slots__ = ("counts", "run_classes", "runs", "wait_classes", "waits")
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.waits: list[float] = []
-        self.runs: list[float] = []
-        self.wait_classes = [0] * CLASSES
-        self.run_classes = [0] * CLASSES
+    counts: dict[str, int] = field(default_factory=dict)
+    waits: list[float] = field(default_factory=list)
+    runs: list[float] = field(default_factory=list)
+    wait_classes: list[int] = field(default_factory=lambda: [0] * CLASSES)
+    run_classes: list[int] = field(default_factory=lambda: [0] * CLASSES)
 
     def fold(self) -> None:
         """Count the durations."""
@@ -46,40 +43,39 @@ class _Lane:
 
 
 class Tally:
-    """What has become of jobs since it was last taken."""
+    """Counts the outcomes of jobs since it was last taken."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._counters: dict[tuple[str, str], _Counters] = {}
 
     def finished(self, outcome: str, jobs: Iterable[ClaimedJob]) -> None:
-        """These ended alike: `success`, `failed`, `dead`, `snoozed`, `cancelled` or `released`."""
-        lanes = self._lanes
+        """Count jobs that ended alike: `success`, `failed`, `dead`, `snoozed`, `cancelled` or `released`."""
         groups: dict[tuple[str, str], list[ClaimedJob]] = {}
         queue = kind = None
         group: list[ClaimedJob] = []
-        for job in jobs:  # neighbours are mostly alike, and to compare is a fifth of the cost of looking up
+        for job in jobs:  # neighbours are mostly alike, and a comparison costs a fifth of a lookup
             if job.kind != kind or job.queue != queue:
                 queue, kind = job.queue, job.kind
                 group = groups.setdefault((queue, kind), [])
             group.append(job)
         for key, group in groups.items():
-            lane = lanes.get(key)
-            if lane is None:
-                lane = lanes[key] = _Lane()
-            counts = lane.counts
+            counters = self._counters.get(key)
+            if counters is None:
+                counters = self._counters[key] = _Counters()
+            counts = counters.counts
             counts[outcome] = counts.get(outcome, 0) + len(group)
             if outcome == "dead":  # a job's last failure is a failure too
                 counts["failed"] = counts.get("failed", 0) + len(group)
-            if outcome != "released":  # one that was given back has not run, or not to an end
-                lane.waits += [job.waited for job in group]
-                lane.runs += [job.ran for job in group]
-                if len(lane.runs) >= _FOLD_AT:
-                    lane.fold()
+            if outcome != "released":  # one that was released has not run, or not to an end
+                counters.waits += [job.waited for job in group]
+                counters.runs += [job.ran for job in group]
+                if len(counters.runs) >= 2000:  # few enough to keep, enough to make counting cheap
+                    counters.fold()
 
     def reported(
         self, jobs: Sequence[ClaimedJob], reports: Sequence[Mapping[str, Any]], states: Mapping[str, str]
     ) -> None:
-        """These did not succeed; `states` are those of the jobs whose report counts."""
+        """Count reported outcomes; `states` are those of the jobs whose report counts."""
         ends: dict[str, list[ClaimedJob]] = {}
         for job, report in zip(jobs, reports, strict=True):
             if job.id in states:
@@ -91,67 +87,54 @@ class Tally:
             self.finished(outcome, group)
 
     def take(self) -> list[dict[str, Any]]:
-        """The rows for the database; begin anew."""
-        lanes, self._lanes = self._lanes, {}
+        """Return the rows for the database, and start again."""
+        taken, self._counters = self._counters, {}
         rows = []
-        for (queue, kind), lane in lanes.items():
-            lane.fold()
-            rows.append(
-                {"queue": queue, "kind": kind, **lane.counts, "waits": lane.wait_classes, "runs": lane.run_classes}
-            )
+        for (queue, kind), counters in taken.items():
+            counters.fold()
+            counted = {"waits": counters.wait_classes, "runs": counters.run_classes}
+            rows.append({"queue": queue, "kind": kind, **counters.counts, **counted})
         return rows
 
 
-def counting(jobs: Sequence[ClaimedJob], missing: Collection[ClaimedJob]) -> Sequence[ClaimedJob]:
-    """Those whose report counts."""
-    return [job for job in jobs if job not in missing] if missing else jobs
+class Statistician(PeriodicLoop):
+    """The loop that writes tallies. One that was not answered is sent again, under its number."""
 
+    _PART = "statistics"
 
-class Statistician:
-    """The loop that hands tallies in. One that was not answered is handed in again, under its number."""
-
-    def __init__(self, worker: str, link: Link, store: Store, tally: Tally) -> None:
-        self._worker = worker
-        self._link = link
-        self._store = store
+    def __init__(self, ports: Ports, *, tally: Tally) -> None:
+        super().__init__(ports)
         self._tally = tally
         self._number = 0
         self._pending: tuple[float, str] | None = None
-        self._began = time.monotonic()
-        self._pause = _PERIOD
-        self._spread = random.uniform(*_SPREAD)  # noqa: S311 (spread, not secrecy)
+        self._began = monotonic()
+        # After the end of the database's ten seconds: not all workers write at once.
+        self._spread = random.uniform(0.2, 2.0)  # noqa: S311 (spread, not secrecy)
         self._turn = asyncio.Lock()
 
-    async def run(self) -> None:
-        """Hand in until cancelled."""
-        while True:
-            await asyncio.sleep(self._pause)
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Hand in what there is now. Nothing to say: nothing is sent."""
+    async def round(self) -> float:
+        """Write what there is now; return the seconds until the next tally. Without any, nothing is sent."""
         async with self._turn:
             if self._pending is None:
                 self._pending = self._gather()
-            self._pause = _PERIOD
             if self._pending is None:
-                return
+                return _PERIOD
             middle, rows = self._pending
-            age = min(time.monotonic() - middle, 86400.0)
+            age, pause = min(monotonic() - middle, 86400.0), _PERIOD
             try:
-                left = await self._link.run(self._store.statistics_add(self._worker, self._number, age, rows))
+                call = self._store.statistics_add(self._worker_id, self._number, age, rows)
+                pause = await self._link.run(call) + self._spread
             except DatabaseUnavailable as error:
                 logger.info("statistics wait for the database: %s", error)
-                return
+                return pause
             except Exception as error:  # noqa: BLE001 (nothing depends on them; jobs go on)
                 logger.warning("statistics of ten seconds are lost: %s", error)
-            else:
-                self._pause = left + self._spread
             self._pending = None
+            return pause
 
     def _gather(self) -> tuple[float, str] | None:
-        """The middle of the time since the last tally, and the tally."""
-        now = time.monotonic()
+        """Return the middle of the time since the last tally, and the tally."""
+        now = monotonic()
         began, self._began = self._began, now
         rows = self._tally.take()
         if not rows:

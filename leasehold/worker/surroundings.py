@@ -1,65 +1,70 @@
-"""What is different in a process while a worker runs in it: tasks are heard, and cannot end the event loop."""
+"""What a process of tasks gets from the system, and has again before each job, whatever a task has changed."""
 
-import asyncio
-import logging
-from collections.abc import Coroutine, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any
+import contextlib
+import os
+import resource
+import signal
+import sys
+from typing import Any, NamedTuple
 
-from leasehold import logs
-from leasehold.context import Capture, running_job
-from leasehold.worker.judge import as_error
+from leasehold._os_process import restore_standard
 
-
-@contextmanager
-def surroundings() -> Iterator[None]:
-    """Lines of log know their job and are kept with it; asyncio tasks that a job starts do not end the loop."""
-    capture = Capture(level=logging.INFO)
-    logging.getLogger().addHandler(capture)
-    logging.getLogger("leasehold.task").setLevel(logging.INFO)
-    loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
-    loop.set_task_factory(_make_task)
-    try:
-        with logs.bound():
-            yield
-    finally:
-        loop.set_task_factory(before)
-        logging.getLogger().removeHandler(capture)
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
-def _make_task(
-    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
-) -> "asyncio.Task[Any]":
-    """A SystemExit that leaves an asyncio task ends the event loop; in one that a job started it is an error."""
-    return asyncio.Task(
-        _Contained(coro) if asyncio.iscoroutine(coro) and running_job() is not None else coro, loop=loop, **options
-    )
+class Surroundings(NamedTuple):
+    """Of one process at one moment. Two that are equal differ in nothing that a job can notice here."""
 
+    folder: str | None
+    path: list[str]
+    env: dict[str, str]
+    umask: int
+    nice: int
+    limits: list[list[int]]
+    """Number, soft and hard limit."""
+    mask: list[int]
+    handlers: list[tuple[int, Any]]
 
-class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine out of which no SystemExit comes. Not one around it: that would leave it unawaited, if cancelled."""
+    @classmethod
+    def now(cls) -> "Surroundings":
+        """Return those of this process. The mask of signals is that of the calling thread."""
+        folder = None
+        with contextlib.suppress(OSError):  # it was removed
+            folder = os.getcwd()  # noqa: PTH109 (it is sent as JSON)
+        os.umask(umask := os.umask(0o077))  # it can only be read by being set
+        return cls(
+            folder, list(sys.path), dict(os.environ), umask, os.getpriority(os.PRIO_PROCESS, 0),
+            [[limit, *resource.getrlimit(limit)] for limit in _LIMITS],
+            sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+            [(number, signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        )  # fmt: skip
 
-    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
-        self._coro = coro
+    def to_send(self) -> dict[str, Any]:
+        """Return what a new process is to have: of signals whether they are ignored, as exec passes on no more."""
+        plain = [(number, handler) for number, handler in self.handlers if isinstance(handler, signal.Handlers)]
+        handled = (signal.SIGINT, signal.SIGTERM)  # by every process of tasks itself
+        return self._replace(handlers=[one for one in plain if one[0] not in handled])._asdict()
 
-    def send(self, value: Any) -> Any:
-        try:
-            return self._coro.send(value)
-        except (SystemExit, KeyboardInterrupt) as end:
-            raise as_error(end) from None
-
-    def throw(self, *error: Any) -> Any:
-        try:
-            return self._coro.throw(*error)
-        except (SystemExit, KeyboardInterrupt) as end:
-            raise as_error(end) from None
-
-    def close(self) -> None:
-        self._coro.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coro.__await__()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._coro, name)
+    def restore(self) -> bool:
+        """Put back what can be; return whether that is all. To be called by the main thread."""
+        for timer in _TIMERS:
+            signal.setitimer(timer, 0)
+        for number, handler in self.handlers:
+            if handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        restore_standard()
+        os.umask(self.umask)
+        sys.path[:] = self.path
+        if os.environ != self.env:
+            os.environ.clear()
+            os.environ.update(self.env)
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder or ".")
+        for limit, soft, _ in self.limits:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(limit, (soft, resource.getrlimit(limit)[1]))
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, self.nice)
+        return Surroundings.now() == self

@@ -1,4 +1,4 @@
-"""One worker process: its options, its state, and the signals it understands."""
+"""One worker process: its state, and how it starts and ends."""
 
 import asyncio
 import logging
@@ -6,261 +6,285 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias
 
-from leasehold.db.link import Link
-from leasehold.db.outage import Outage
-from leasehold.db.store import Store
+from leasehold import logs
+from leasehold._aio import first_of
+from leasehold._logger import logger_of
+from leasehold.app import App
+from leasehold.context import Capture, running_job
 from leasehold.errors import ConfigError, WorkerFailed
-from leasehold.worker import lines
-from leasehold.worker.parts import Parts
-from leasehold.worker.queues import Queues
-from leasehold.worker.snapshot import Snapshot, State
-from leasehold.worker.surroundings import surroundings
+from leasehold.worker import log_lines
+from leasehold.worker.executors import check_tasks
+from leasehold.worker.loops import Loops
+from leasehold.worker.options import WorkerOptions
+from leasehold.worker.outcomes import as_error
 
-if TYPE_CHECKING:
-    from leasehold.app import App
-
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _STARTING = "the start of the worker"
 
-
-_LAST_HOOKS = 5.0
-"""Seconds at least for what is called when a worker ends."""
+WorkerState: TypeAlias = Literal["starting", "working", "stuck", "waiting for the database", "retiring", "draining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How a worker works."""
+class WorkerStatus:
+    """A worker at one moment."""
 
-    queues: Queues = None
-    """Take jobs from these queues only, all as one, or in turns by weight ({"mail": 3, "reports": 1}); None: all."""
-
-    slots: int = 10
-    """How many jobs run at the same time."""
-
-    prefetch: int = 0
-    """How many more may be claimed ahead, leased but not started."""
-
-    grace: float = 30.0
-    """Seconds that running jobs get to finish when the worker is told to stop."""
-
-    poll: float = 10.0
-    """Seconds between looks while nobody calls: the safety net under LISTEN."""
-
-    max_jobs: int | None = None
-    """Retire after this many jobs, to be replaced by a fresh process; None: never."""
-
-    child_jobs: int | None = None
-    """Replace a process of `executor="process"` tasks after this many jobs; None: never."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.slots <= 10_000:
-            raise ConfigError(f"slots {self.slots} is not between 1 and 10000")
-        if not 0 <= self.prefetch <= 10_000:
-            raise ConfigError(f"prefetch {self.prefetch} is not between 0 and 10000")
-        if self.grace < 0:
-            raise ConfigError(f"grace {self.grace} s is negative")
-        if not 0 < self.poll <= 10:
-            raise ConfigError(f"poll {self.poll} s is not between 0 and 10 s")
-        if self.max_jobs is not None and self.max_jobs < 1:
-            raise ConfigError(f"max_jobs {self.max_jobs} is less than 1")
-        if self.child_jobs is not None and self.child_jobs < 1:
-            raise ConfigError(f"child_jobs {self.child_jobs} is less than 1")
+    worker: str
+    pid: int
+    state: WorkerState
+    running: int
+    """Jobs in slots."""
+    slots: int
+    finished: int
+    """Jobs that this worker has run to an outcome, whichever."""
+    at: float
+    """Unix time."""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Which of event loop, claimer, finisher and keeper have not moved lately, and what they wait for."""
 
 
 class Worker:
-    """Claims, runs, finishes. `run()` ends after `stop()`; a second `stop()` cuts the grace period short."""
+    """Claims, runs, finishes. `run()` ends after `stop()`; a second `stop()` cuts the grace period short.
 
-    def __init__(self, app: "App", options: WorkerOptions | None = None) -> None:
+    `may_retire` is asked before the worker retires; while it returns False, the worker goes on.
+    """
+
+    def __init__(
+        self, app: App, options: WorkerOptions | None = None, *, may_retire: Callable[[], bool] = lambda: True
+    ) -> None:
         self.app = app
         self.options = options or WorkerOptions()
         self.id = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
-        self.store = Store(app.settings.schema)
         self.started = asyncio.Event()
         """Set when the worker is ready to take jobs."""
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
+        """Set when the worker takes no more jobs."""
+        self.grace_begun = asyncio.Event()
+        """Set when the grace period begins: at `stop()`, not at `retire()`."""
         self._hurry = asyncio.Event()
-        self.finished = 0
-        """Jobs that were run to an outcome, whichever."""
+        self._stop_called = False
+        self._may_retire = may_retire
         self.retired: str | None = None
-        """Why the worker stopped by itself, if it did: somebody should start another."""
+        """Why the worker stopped by itself, if it did: another should be started."""
         self.left_behind = 0
         """Jobs whose tasks did not end though the worker has stopped."""
-        self.on_death: Callable[[], object] = lambda: None
-        """Called when a loop of the worker has died, before anything else."""
-        self.on_standstill: Callable[[], object] = lambda: None
-        """Called from a thread when the event loop has stood still for some seconds."""
-        self._told = False
-        self._parts: Parts | None = None
-
-    def stop(self) -> None:
-        """Stop claiming, let running jobs finish; called again: give them back at once."""
-        if self._told:
-            self.hurry()
-        self._told = True
-        self._stopping.set()
+        self._loops: Loops | None = None
 
     @property
-    def stopping(self) -> asyncio.Event:
-        """Set when the worker takes no more jobs."""
-        return self._stopping
+    def finished(self) -> int:
+        """Jobs that were run to an outcome, whichever."""
+        return self._loops.runner.finished if self._loops is not None else 0
+
+    def stop(self) -> None:
+        """Stop claiming, let running jobs finish; called again: release them at once."""
+        if self._stop_called:
+            self.hurry()
+        self._stop_called = True
+        self.grace_begun.set()
+        self.stopping.set()
 
     def hurry(self) -> None:
         """Cut the grace period short."""
         self._hurry.set()
 
-    def retire(self, why: str) -> None:
-        """Stop to be replaced by a fresh process. A `stop()` after it is still the first."""
-        if not self._stopping.is_set():
+    def retire(self, why: str, *, hurry: bool = False) -> None:
+        """Stop claiming, let running jobs finish however long they take, and end, to be replaced by a fresh process.
+
+        A `stop()` after it is still the first. `hurry`: it uses too much memory; whether or not it may retire, running
+        jobs are released, as suspects.
+        """
+        if not self.stopping.is_set() and (hurry or self._may_retire()):
             logger.info("worker %s retires: %s", self.id, why)
             self.retired = why
-            self._stopping.set()
+            self.stopping.set()
+        if hurry and not self._hurry.is_set():
+            if self._loops is not None:
+                self._loops.runner.suspect_running(why)
+            self.hurry()
 
-    def job_ended(self) -> None:
-        """Count a job that was run."""
-        self.finished += 1
-        if self.options.max_jobs is not None and self.finished >= self.options.max_jobs:
-            self.retire(f"{self.finished} jobs done")
-
-    def say_standstill(self) -> None:
-        """The event loop stands still: write it to the health file and to the supervisor."""
-        self.on_standstill()
-
-    def snapshot(self) -> Snapshot:
-        """How the worker is doing right now."""
-        state: State = "starting"
+    def snapshot(self) -> WorkerStatus:
+        """Return the present state of the worker."""
+        state: WorkerState = "starting"
         stuck: dict[str, str] = {}
-        if self._stopping.is_set():
-            state = "draining"
-        elif self._parts is not None and self.started.is_set():
-            stuck = self._parts.stuck()
-            state = "working" if self._parts.listener.listening.is_set() else "waiting for the database"
-            if stuck and state == "working":
-                state = "stuck"
-        return Snapshot(
-            worker=self.id, pid=os.getpid(), state=state, running=self._parts.runner.running if self._parts else 0,
+        loops = self._loops
+        if self.stopping.is_set():
+            state = "draining" if self.grace_begun.is_set() else "retiring"
+        elif loops is not None and self.started.is_set():
+            stuck = loops.stuck()
+            state = "stuck" if stuck else "working"
+            if not loops.listener.listening.is_set():
+                state = "waiting for the database"
+        return WorkerStatus(
+            worker=self.id, pid=os.getpid(), state=state, running=len(loops.slots.running) if loops else 0,
             slots=self.options.slots, finished=self.finished, at=time.time(), stuck=stuck,
         )  # fmt: skip
 
     @property
     def sound(self) -> bool:
-        """Whether the thread that keeps the leases lives, or is not needed: yet, or any more."""
-        return self._parts is None or not self.started.is_set() or self._parts.keeper.alive
+        """Whether the thread that keeps the leases lives; also true before it starts and after it has stopped."""
+        return self._loops is None or not self.started.is_set() or self._loops.keeper.alive
 
-    async def run(self) -> None:
-        """Work until stopped."""
+    async def run(
+        self, *, died: Callable[[], object] = lambda: None, stalled: Callable[[], object] = lambda: None
+    ) -> None:
+        """Work until stopped.
+
+        `died` is called when a loop of the worker has died, before anything else; `stalled`, from a thread, when the
+        event loop has stood still for some seconds.
+        """
         if not self.app.tasks:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")
-        parts = self._parts = Parts(self, await self.app.adatabase())
+        check_tasks(self.app.tasks.values())
+        database = await self.app.adatabase()
+        loops = Loops(self.id, self.app, database, self.options, retire=self.retire, stalled=stalled)
+        self._loops = loops
         try:
-            await self._run(parts)
-        except BaseException:  # cancelled, or a hook failed: nothing of it may stay open
-            if not parts.closed:
-                await parts.abandon()
+            with logs.bound(self.id):
+                await self._run(loops, died)
+        except BaseException:  # cancelled, or a hook failed: no connection may stay open
+            if not loops.closed:
+                await loops.abandon(died=False)
             raise
 
-    async def _run(self, parts: Parts) -> None:
-        if not await self._announced(parts.upkeep_link, parts.outage):
-            await parts.close()
+    async def _run(self, loops: Loops, died: Callable[[], object]) -> None:
+        if not await self._registered(loops):
+            await loops.close()
             return
-        with surroundings():
+        with _task_environment():
             await self.app.hooks.run_startup()
-            parts.start()
+            loops.start()
             self.started.set()
-            lines.worker_started(self.id, self.options.slots, self.app.tasks)
+            kinds = ", ".join(sorted(self.app.tasks))
+            log_lines.logger.info("worker %s started: %d slots, kinds %s", self.id, self.options.slots, kinds)
             try:
-                await self._until_ended(parts)
+                await self._until_ended(loops, died)
             finally:
-                await self._shut_down_hooks()
-        lines.worker_ended(self.id, self.finished)
+                try:
+                    async with asyncio.timeout(max(self.options.grace, 5.0)):
+                        await self.app.hooks.run_shutdown()
+                except TimeoutError:
+                    logger.warning("a shutdown hook does not end; the worker ends without it")
+        log_lines.logger.info("worker %s ended: %d jobs run", self.id, self.finished)
 
-    async def _shut_down_hooks(self) -> None:
-        try:
-            async with asyncio.timeout(max(self.options.grace, _LAST_HOOKS)):
-                await self.app.hooks.run_shutdown()
-        except TimeoutError:
-            logger.warning("a shutdown hook does not end; the worker ends without it")
-
-    async def _until_ended(self, parts: Parts) -> None:
+    async def _until_ended(self, loops: Loops, died: Callable[[], object]) -> None:
         """Return when it has stopped in good order. WorkerFailed: a loop has died before, and so the worker ends."""
-        working = asyncio.create_task(self._until_stopped(parts))
-        ends: list[asyncio.Future[Any]] = [working, parts.death]
+        working = asyncio.create_task(self._until_stopped(loops))
+        ends: list[asyncio.Future[Any]] = [working, loops.death]
         cancelled: asyncio.CancelledError | None = None
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:
             cancelled = error
-            self._stopping.set()
+            self.grace_begun.set()
+            self.stopping.set()
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:  # for the second time: at once
                 working.cancel()
-                await parts.abandon()
+                await loops.abandon(died=False)
                 raise
         if working.done() and not working.cancelled() and working.exception() is None:
             if cancelled is not None:
                 raise cancelled
             return
-        part, cause = parts.death.result() if parts.death.done() else ("shutdown", _error_of(working))
-        self.on_death()
-        parts.keeper.stop()  # before all else: what this worker holds must become free
-        logger.critical(
-            "worker %s: its %s has died, so the worker ends; its leases run out", self.id, part, exc_info=cause
-        )
+        part: str = "shutdown"
+        cause: BaseException | None = None
+        if loops.death.done():
+            part, cause = loops.death.result()
+        elif not working.cancelled():
+            cause = working.exception()
+        died()
+        loops.keeper.stop()  # before all else: the jobs of this worker must become free
+        text = "worker %s: its %s has died, so the worker ends; its leases run out"
+        logger.critical(text, self.id, part, exc_info=cause)
         working.cancel()
-        await parts.abandon()
+        await loops.abandon(died=True)
+        why = "it has ended" if cause is None else f"{type(cause).__name__}: {cause}"
         raise cancelled or WorkerFailed(
-            f"the {part} of worker {self.id} has died: {_words(cause)}",
+            f"the {part} of worker {self.id} has died: {why}",
             hint="its jobs are taken over when their leases have run out; please report this with the log",
         ) from cause
 
-    async def _until_stopped(self, parts: Parts) -> None:
-        await self._stopping.wait()
-        await parts.shut_down(self.options.grace, self._hurry)
+    async def _until_stopped(self, loops: Loops) -> None:
+        await self.stopping.wait()
+        self.left_behind = await loops.shut_down(self.grace_begun, self._hurry)
 
-    async def _announced(self, link: Link, outage: Outage) -> bool:
-        """Say who we are; False if we were told to stop before the database answered."""
-        announcing = asyncio.create_task(self._announce(link, outage))
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            done, _ = await asyncio.wait([announcing, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            announcing.cancel()  # nothing happens to it if it has ended
-            await asyncio.gather(announcing, stopping, return_exceptions=True)
-        if announcing in done:
-            announcing.result()
-            return True
-        return False
+    async def _registered(self, loops: Loops) -> bool:
+        """Register the worker; return False if it was stopped before the database answered."""
+        registering = asyncio.create_task(self._register(loops))
+        await first_of(registering, self.stopping.wait())
+        if not registering.cancelled():
+            registering.result()
+        return not registering.cancelled()
 
-    async def _announce(self, link: Link, outage: Outage) -> None:
-        """Say who we are, what our tasks need, and which schedules our code declares."""
-        call = self.store.start_worker(
-            self.id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=None if self.options.queues is None else list(self.options.queues),
-            leases={kind: task.options.lease for kind, task in self.app.tasks.items()},
-            slots=self.options.slots,
-        )
-        met = partial(outage.met, _STARTING)
+    async def _register(self, loops: Loops) -> None:
+        """Register the worker, what its tasks need, and the schedules that its code declares."""
+        store, link, schedules = loops.store, loops.upkeep_link, self.app.schedules.declared
+        met = partial(loops.outage.met, _STARTING)
+        host, leases = socket.gethostname(), {kind: task.options.lease for kind, task in self.app.tasks.items()}
+        slots, queues = self.options.slots, list(self.options.queues or ())
+        call = store.start_worker(self.id, host=host, pid=os.getpid(), queues=queues, leases=leases, slots=slots)
         await link.insist(call, met)
-        await link.insist(self.store.declare_tasks(self.app.declaration()), met)
-        if self.app.schedules.declared:
-            changed = await link.insist(self.store.schedule_sync(self.app.schedules.declared), met)
-            if changed:
-                logger.info("schedules made or changed: %s", ", ".join(changed))
-        outage.over(_STARTING)
+        await link.insist(store.declare_tasks(self.app.declaration()), met)
+        if schedules and (changed := await link.insist(store.schedule_sync(schedules), met)):
+            logger.info("schedules made or changed: %s", ", ".join(changed))
+        loops.outage.over(_STARTING)
 
 
-def _error_of(task: "asyncio.Task[None]") -> BaseException | None:
-    return task.exception() if task.done() and not task.cancelled() else None
+@contextmanager
+def _task_environment() -> Iterator[None]:
+    """Keep log lines with the job that they are of, and asyncio tasks that a job starts from ending the loop."""
+    capture = Capture(level=logging.INFO)
+    logging.getLogger().addHandler(capture)
+    logging.getLogger("leasehold.task").setLevel(logging.INFO)
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    loop.set_task_factory(_make_task)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(before)
+        logging.getLogger().removeHandler(capture)
 
 
-def _words(error: BaseException | None) -> str:
-    return "it has ended" if error is None else f"{type(error).__name__}: {error}"
+def _make_task(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
+) -> "asyncio.Task[Any]":
+    """Make an asyncio task. SystemExit out of one ends the event loop; out of one that a job started it is an error."""
+    return asyncio.Task(
+        _Contained(coro) if asyncio.iscoroutine(coro) and running_job() is not None else coro, loop=loop, **options
+    )
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine whose SystemExit becomes an error. An object: a coroutine that is cancelled early awaits nothing."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro = coro
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coro.send(value)
+        except (SystemExit, KeyboardInterrupt) as end:
+            raise as_error(end) from None
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coro.throw(*error)
+        except (SystemExit, KeyboardInterrupt) as end:
+            raise as_error(end) from None
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coro.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coro, name)
