@@ -1,58 +1,47 @@
-"""`leasehold bench`: what Leasehold does on your own server."""
+"""`leasehold bench`: measure Leasehold on your own server."""
 
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
+from typer import Option
 
+from leasehold._locate import located
 from leasehold.app import App
-from leasehold.cli.connected import AsJson, Dsn, print_json
-from leasehold.cli.console import say
-from leasehold.cli.worker import run_async
+from leasehold.cli.console import answer, say
+from leasehold.cli.options import AsJson, Dsn
+from leasehold.cli.running import run_async
 from leasehold.config import Settings
 from leasehold.db.scratch import scratch_schema
-from leasehold.locate import located
 from leasehold.task import Task
 from leasehold.worker import Worker, WorkerOptions
 
 _PER_CALL = 1000
 """Jobs of one bulk call."""
-
-Noop = Task[[float | None], None]
-"""The task that does nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What was measured. None: there was no time for it."""
-
-    single_per_second: float | None
-    bulk_per_second: float | None
-    drain_per_second: float | None
-    latency_p50_ms: float | None
-    latency_p99_ms: float | None
-    jobs: int
-    """Recorded in all."""
+_FIGURES = {
+    "single_per_second": ("enqueue, one at a time", "jobs/s"),
+    "bulk_per_second": (f"enqueue, {_PER_CALL:,} a call", "jobs/s"),
+    "drain_per_second": ("work off a backlog, one process", "jobs/s"),
+    "latency_p50_ms": ("enqueue to start, idle worker, p50", "ms"),
+    "latency_p99_ms": ("enqueue to start, idle worker, p99", "ms"),
+}
+"""The name and the unit of each figure."""
 
 
 def command(
     *,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=100, max=1_000_000, help="How many are recorded and run.")
-    ] = 20_000,
+    jobs: Annotated[int, Option("--jobs", min=100, max=1_000_000, help="How many are recorded and run.")] = 20_000,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.5, max=600, help="How long each part may take at most.")
+        float, Option("--seconds", min=0.5, max=600, help="How long each part may take at most.")
     ] = 15.0,
-    slots: Annotated[int, typer.Option("--slots", min=1, max=10_000, help="Of the worker.")] = 500,
-    prefetch: Annotated[int, typer.Option("--prefetch", min=0, max=10_000, help="Of the worker.")] = 500,
+    slots: Annotated[int, Option("--slots", min=1, max=10_000, help="Of the worker.")] = 500,
+    prefetch: Annotated[int, Option("--prefetch", min=0, max=10_000, help="Of the worker.")] = 500,
     dsn: Dsn = None,
     schema: Annotated[
-        str, typer.Option("--schema", help="A schema that is made for it, and dropped at the end.")
+        str, Option("--schema", help="A schema that is made for it, and dropped at the end.")
     ] = "leasehold_bench",
     as_json: AsJson = False,
 ) -> None:
@@ -66,23 +55,19 @@ def command(
     options = WorkerOptions(slots=slots, prefetch=prefetch)
     with located(settings, say=say, migrated=False) as where, _undisturbed(), scratch_schema(where, schema, say=say):
         figures = run_async(_measure(App(where, schema=schema), options, jobs, seconds))
-    if as_json:
-        print_json(asdict(figures))
-    else:
-        _show(figures)
+    answer(figures, "\n".join(_line(name, figures[name]) for name in _FIGURES), as_json=as_json)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """The first Ctrl-C ends the benchmark; further ones must not end the cleaning up."""
-    normal = signal.getsignal(signal.SIGINT)
+    """Let the first Ctrl-C end the benchmark and further ones not interrupt the cleaning up."""
 
     def interrupted(_number: int, _frame: object) -> None:
-        # Nothing is said here: it may have come in the middle of saying something.
+        # Nothing is printed here: the signal may have interrupted a print.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
+    normal = signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     except KeyboardInterrupt:
@@ -92,7 +77,8 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, normal)
 
 
-async def _measure(app: App, options: WorkerOptions, jobs: int, seconds: float) -> Figures:
+async def _measure(app: App, options: WorkerOptions, jobs: int, seconds: float) -> dict[str, float | None]:
+    """Measure each figure; None: there was no time for it. `jobs` is how many were recorded in all."""
     starts: list[float] = []
 
     @app.task(kind="bench", lease=60)
@@ -100,9 +86,13 @@ async def _measure(app: App, options: WorkerOptions, jobs: int, seconds: float) 
         starts.append(time.perf_counter() - (sent or 0.0))
 
     async with app:
-        alone, single = await _one_by_one(noop, jobs // 10, seconds)
-        together, bulk = await _many_at_once(app, noop, jobs - alone, seconds)
-        recorded = alone + together
+        await noop.aenqueue(None)  # connects, which is not measured
+        say("recording jobs one at a time")
+        alone, single = await _recorded(lambda: noop.aenqueue(None), 1, jobs // 10, seconds)
+        say(f"recording jobs, {_PER_CALL:,} a call")
+        batch = lambda: app.aenqueue_many([noop.intent(None) for _ in range(_PER_CALL)])  # noqa: E731
+        together, bulk = await _recorded(batch, _PER_CALL, jobs - alone - 1, seconds)
+        recorded = 1 + alone + together
         worker = Worker(app, options)
         running = asyncio.create_task(worker.run())
         try:
@@ -114,37 +104,24 @@ async def _measure(app: App, options: WorkerOptions, jobs: int, seconds: float) 
             worker.stop()
             worker.hurry()
             await running
-    return Figures(
-        single_per_second=single, bulk_per_second=bulk, drain_per_second=drain, latency_p50_ms=p50, latency_p99_ms=p99,
-        jobs=recorded + paced,
-    )  # fmt: skip
+    figures = zip(_FIGURES, (single, bulk, drain, p50, p99), strict=True)
+    return {**dict(figures), "jobs": recorded + paced}
 
 
-async def _one_by_one(noop: Noop, jobs: int, seconds: float) -> tuple[int, float]:
-    """How many were recorded, and how many a second."""
-    say("recording jobs one at a time")
-    await noop.aenqueue(None)  # what is made at the first call is made now
+async def _recorded(record: Callable[[], Awaitable[object]], each: int, jobs: int, seconds: float) -> tuple[int, float]:
+    """Record so many jobs a call; return how many were recorded, and how many a second."""
     began = time.perf_counter()
     done = 0
     while done < jobs and time.perf_counter() - began < seconds:
-        await noop.aenqueue(None)
-        done += 1
-    return done + 1, done / (time.perf_counter() - began)
-
-
-async def _many_at_once(app: App, noop: Noop, jobs: int, seconds: float) -> tuple[int, float]:
-    """How many were recorded, and how many a second."""
-    say(f"recording jobs, {_PER_CALL:,} a call")
-    began = time.perf_counter()
-    done = 0
-    while done < jobs and time.perf_counter() - began < seconds:
-        await app.aenqueue_many([noop.intent(None) for _ in range(_PER_CALL)])
-        done += _PER_CALL
+        await record()
+        done += each
     return done, done / (time.perf_counter() - began)
 
 
-async def _latency(noop: Noop, starts: list[float], jobs: int) -> tuple[float | None, float | None]:
-    """p50 and p99 from before the enqueue to the start, in milliseconds."""
+async def _latency(
+    noop: Task[[float | None], None], starts: list[float], jobs: int
+) -> tuple[float | None, float | None]:
+    """Return p50 and p99 from before the enqueue to the start, in milliseconds."""
     if not jobs:
         return None, None
     say("one job at a time, on an idle worker")
@@ -158,7 +135,7 @@ async def _latency(noop: Noop, starts: list[float], jobs: int) -> tuple[float | 
 
 
 async def _drained(running: asyncio.Task[None], starts: list[float], jobs: int, seconds: float) -> float | None:
-    """Jobs started per second, from the first to the last or to the end of the time."""
+    """Return jobs started per second, from the first to the last or to the end of the time."""
     deadline = time.perf_counter() + seconds
     while len(starts) < jobs and time.perf_counter() < deadline and not running.done():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
@@ -167,14 +144,7 @@ async def _drained(running: asyncio.Task[None], starts: list[float], jobs: int, 
     return (len(starts) - 1) / (starts[-1] - starts[0]) if len(starts) > 1 else None
 
 
-def _show(figures: Figures) -> None:
-    lines = (
-        ("enqueue, one at a time", figures.single_per_second, "jobs/s"),
-        (f"enqueue, {_PER_CALL:,} a call", figures.bulk_per_second, "jobs/s"),
-        ("work off a backlog, one process", figures.drain_per_second, "jobs/s"),
-        ("enqueue to start, idle worker, p50", figures.latency_p50_ms, "ms"),
-        ("enqueue to start, idle worker, p99", figures.latency_p99_ms, "ms"),
-    )
-    for name, value, unit in lines:
-        shown = "no time for it" if value is None else f"{value:12,.{0 if value >= 100 else 1}f} {unit}"
-        typer.echo(f"{name:36}{shown}")
+def _line(figure: str, value: float | None) -> str:
+    name, unit = _FIGURES[figure]
+    shown = "no time for it" if value is None else f"{value:12,.{0 if value >= 100 else 1}f} {unit}"
+    return f"{name:36}{shown}"

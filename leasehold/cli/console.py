@@ -1,84 +1,152 @@
-"""Where the command line talks: people read standard error, programs read standard output."""
+"""What commands print and read: messages on standard error, results on standard output, keys and signals."""
 
+import contextlib
+import os
+import select
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import termios
+import tty
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import asdict, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from json import dumps
+from threading import Event, current_thread, main_thread
+from typing import Any, Final, Self
 
 import typer
+from pydantic.alias_generators import to_camel
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.errors import LeaseholdError
+from leasehold._texts import many_lines
+from leasehold.errors import ConfigError
+
+_IDS: Final = frozenset({"id", "last job"})
+"""Columns of ids, which are not broken into lines, so that they can be copied."""
+_GAP: Final = 2
+_NARROW: Final = 12
+"""The width to which a column may be narrowed; longer cells are broken into lines."""
+_API_NAMES: Final = {"id": "job_id", "kind": "job_type"}
 
 
 def say(message: str, *, style: str | None = None) -> None:
-    """Tell the person at the terminal something that is not the command's result."""
-    # Made anew each time: tests and the embedded server replace sys.stderr. Not wrapped, no markup:
-    # a line stays one line when it is searched for, and a value with brackets stays as it is.
-    Console(stderr=True).print(message, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def say_error(error: LeaseholdError) -> None:
-    """Say what went wrong and, where known, what to do: never a traceback."""
-    say(f"error: {error.args[0]}", style="bold red")
-    if error.hint:
-        say(f"hint: {error.hint}")
+    """Print a message that is not the command's result."""
+    # A new Console each time: tests and the embedded server replace sys.stderr. No wrapping and no markup: a line stays
+    # one line, and brackets stay. Messages contain names that others chose: control characters are spelled out.
+    Console(stderr=True).print(many_lines(message), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def shown(text: str) -> str:
-    """A text that others wrote, with nothing in it that a terminal would obey or that would break a line."""
-    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+    """Return the text in one line, its control characters spelled out."""
+    return many_lines(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
+def confirm(what: str, *, yes: bool, as_json: bool, otherwise: str) -> None:
+    """Ask before something is done, unless --yes was given. `otherwise` is what to say after a no."""
+    if yes:
+        return
+    if as_json or not (sys.stderr.isatty() and sys.stdin.isatty()):
+        raise ConfigError(f"this would {what}", hint="add --yes to do it, or --dry-run to count them")
+    typer.echo(f"{what}? [y/N]: ", nl=False, err=True)
+    while not select.select([sys.stdin], [], [], 0.2)[0]:
+        pass  # input() misses a Ctrl-C that comes just before it begins to read
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        say(otherwise)
+        raise typer.Exit(1)
 
 
-_IDS: Final = frozenset({"id", "last job"})
-"""Columns of ids, which are there to be copied: they stay whole."""
+@contextmanager
+def progress_bar(what: str, total: float | None) -> Iterator[Callable[..., None]]:
+    """Show a bar, on a terminal only. Yields what updates it: `completed`, `total`, `description`."""
+    console = Console(stderr=True)
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]
+    if total is not None and total > 1:
+        columns.insert(3, MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield partial(progress.update, progress.add_task(shown(what), total=total))
 
-_GAP: Final = 2
-_NARROW: Final = 12
-"""To so many characters a column may be narrowed; what is longer goes on below."""
+
+def answer(value: Any, line: object = None, *, as_json: bool) -> None:
+    """Print a result: as JSON, or as this line if there is one."""
+    if as_json:
+        typer.echo(dumps(plain(value), default=_written))
+    elif line is not None:
+        typer.echo(str(line))
+
+
+def api_names(row: Any) -> dict[str, Any]:
+    """Return the fields of a job, or of a row about jobs, by the names that the HTTP API has for them."""
+    return {_API_NAMES.get(name, name): value for name, value in asdict(row).items()}
+
+
+def plain(value: Any) -> Any:
+    """Return the value with names in camel case. A mapping within it is what a job carries, and keeps its names."""
+    match value:
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case Mapping():
+            return {to_camel(name): _part(part) for name, part in value.items()}
+        case _ if is_dataclass(value):
+            return {to_camel(field.name): _part(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_part(item) for item in value]
+    return value if isinstance(value, Mapping) else plain(value)
+
+
+def _written(value: object) -> str | float:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return float(value)
+    return str(value)
 
 
 def show_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    right: Sequence[str] = (),
-    less: Sequence[str] = (),
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), less: Sequence[str] = ()
 ) -> None:
-    """A table on a terminal; elsewhere the same cells, a line a row, with tabs between them and no heading.
+    """Print a table on a terminal; elsewhere a line for each row, with tabs between its cells and no heading.
 
-    `less`: columns that are left out of a terminal that has no room for them, the first one first.
+    `less`: columns that a terminal without room leaves out, the first one first. `right`: columns of numbers.
     """
+    cells = [[shown("-" if value is None or value == "" else str(value)) for value in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in rows:
-            typer.echo("\t".join(shown(_cell(value)) for value in row))
+        for row in cells:
+            typer.echo("\t".join(row))
         return
-    console, all_rows = Console(), [tuple(row) for row in rows]
-    absent = _too_many(columns, all_rows, less, console.width)
-    places = [place for place, name in enumerate(columns) if name not in absent]
-    console.print(
-        make_table([columns[place] for place in places], ([row[place] for place in places] for row in all_rows),
-                   right=right)
-    )  # fmt: skip
-    if absent and all_rows:
+    console = Console()
+    cells = [row + ["-"] * (len(columns) - len(row)) for row in cells]
+    absent = _without_room(columns, cells, less, console.width)
+    kept = [(place, name) for place, name in enumerate(columns) if name not in absent]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for _, name in kept:
+        side: Any = "right" if name in right else "left"
+        table.add_column(name, justify=side, no_wrap=name in _IDS, overflow="fold", min_width=len(name))
+    for row in cells:
+        table.add_row(*(Text(row[place]) for place, _ in kept))
+    console.print(table)
+    if absent and cells:
         say(f"no room for {', '.join(absent)}: widen the terminal, or --json")
 
 
-def _too_many(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], less: Sequence[str], width: int
-) -> Sequence[str]:
-    """Those of `less` without which the rest fits into the width, if it does at all."""
+def _without_room(columns: Sequence[str], rows: list[list[str]], less: Sequence[str], width: int) -> Sequence[str]:
+    """Return the first of `less`, as many as have to go for the other columns to fit, if these can fit at all."""
     widths = {}
     for place, name in enumerate(columns):
-        widest = max((cell_len(shown(_cell(row[place]))) for row in rows), default=0)
+        widest = max((cell_len(row[place]) for row in rows), default=0)
         widths[name] = max(len(name), widest if name in _IDS else min(widest, _NARROW)) + _GAP
     gone = 0
     while gone < len(less) and sum(widths.values()) - _GAP > width:
@@ -87,55 +155,84 @@ def _too_many(
     return less[:gone]
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
-    """A table to look at. `right`: columns of numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in right else "left",
-            no_wrap=name in _IDS,
-            overflow="fold",
-            min_width=len(name),
-        )
-    for row in rows:
-        table.add_row(*(Text(shown(_cell(value))) for value in row))
-    return table
+def when(moment: datetime | None) -> str:
+    """Return a time in UTC, to the second."""
+    return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _cell(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)
+def span(seconds: float | None) -> str:
+    """Return a length of time in its two largest units: `12s`, `3m 5s`, `2h 10m`, `4d 3h`."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{number}{unit}" for number, unit in parts[:2] if number) or "0s"
 
 
-def is_terminal() -> bool:
-    """Whether somebody sits there who sees bars move and can answer a question."""
-    return sys.stderr.isatty() and sys.stdin.isatty()
+def count(number: int, capped: bool = False) -> str:
+    """Return a number; `capped`: counting stopped there."""
+    return f"{number:,}{'+' if capped else ''}"
+
+
+def many(number: int, thing: str, *, capped: bool = False) -> str:
+    """Return a number of things."""
+    return f"{count(number, capped)} {thing}{'' if number == 1 and not capped else 's'}"
 
 
 @contextmanager
-def progress_bar(what: str, total: float | None) -> Iterator["Bar"]:
-    """A bar on a terminal, nothing elsewhere. Without a total it only turns."""
-    console = Console(stderr=True)
-    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]
-    if total is not None and total > 1:
-        columns.insert(3, MofNCompleteColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield Bar(progress, what, total)
+def interruptible(what: str) -> Iterator[Event]:
+    """Yield an event, which the first SIGINT or SIGTERM in the block sets; the second interrupts."""
+    interrupt = Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        if interrupt.is_set():
+            raise KeyboardInterrupt
+        interrupt.set()
+        words = f"stopping after {what}; once more to stop at once"
+        try:
+            say(words)
+        except RuntimeError:  # the signal interrupted another say()
+            os.write(2, f"{words}\n".encode())
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-class Bar:
-    """How far something long has come."""
+class Keys:
+    """While it is entered, single keys can be read as they are pressed, without echo; without a terminal, none."""
 
-    def __init__(self, progress: Progress, what: str, total: float | None) -> None:
-        self._progress = progress
-        self._task = progress.add_task(shown(what), total=total)
+    def __init__(self) -> None:
+        self.descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
+        """The file descriptor to wait for; None: there is no keyboard."""
 
-    def show(self, done: float, what: str | None = None) -> None:
-        """So far; and what it is at."""
-        self._progress.update(self._task, completed=done)
-        if what is not None:
-            self._progress.update(self._task, description=shown(what))
+    def __enter__(self) -> Self:
+        if self.descriptor is not None:
+            self._before = termios.tcgetattr(self.descriptor)
+            tty.setcbreak(self.descriptor)  # Ctrl-C still interrupts
+        return self
 
-    def expect(self, total: float) -> None:
-        """How much there is, now that it is known."""
-        self._progress.update(self._task, total=total)
+    def __exit__(self, *_: object) -> None:
+        if self.descriptor is not None:
+            with contextlib.suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self._before)
+
+    def wait(self, seconds: float) -> str:
+        """Return what is pressed within that time, or nothing."""
+        watched = [] if self.descriptor is None else [self.descriptor]
+        return self.read() if select.select(watched, [], [], seconds)[0] else ""
+
+    def read(self) -> str:
+        """Return what was pressed; `q` when the terminal is gone."""
+        if self.descriptor is None:
+            return ""
+        try:
+            return os.read(self.descriptor, 64).decode(errors="replace") or "q"
+        except OSError:
+            return "q"

@@ -1,12 +1,12 @@
-"""`leasehold init`: a file to begin with."""
+"""`leasehold init`: write a first module of tasks."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from leasehold.cli.connected import AsJson, print_json
-from leasehold.cli.console import say
+from leasehold.cli.console import answer, say
+from leasehold.cli.options import AsJson
 from leasehold.errors import ConfigError
 
 _STARTER = '''"""Tasks: functions that workers run, in other processes and on other hosts."""
@@ -54,13 +54,9 @@ def command(
     except FileExistsError:
         raise ConfigError(f"{file} exists already", hint="give another name: leasehold init mytasks.py") from None
     except OSError as error:
-        raise ConfigError(
-            f"{file} cannot be written: {error.strerror}", hint="is the folder there, and yours?"
-        ) from None
-    if as_json:
-        print_json({"file": str(file), "app": f"{file.stem}:app"})
-    else:
-        typer.echo(str(file))
+        message = f"{file} cannot be written: {error.strerror}"
+        raise ConfigError(message, hint="is the folder there, and yours?") from None
+    answer({"file": str(file), "app": f"{file.stem}:app"}, file, as_json=as_json)
     say(
         f"wrote {file}; next, in {file.parent.resolve()}:\n"
         f"  leasehold dev {file.stem}:app                           PostgreSQL, a worker, the API and the dashboard\n"

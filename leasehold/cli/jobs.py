@@ -1,206 +1,266 @@
-"""`leasehold jobs`: look at jobs, and look after them."""
+"""`leasehold jobs`: list, show, explain and follow jobs; retry and cancel one, some, or all that match a filter."""
 
-import json
-from dataclasses import asdict
+import time
+from collections import OrderedDict
 from typing import Annotated, Any
 from uuid import UUID
 
-import typer
+from typer import Argument, Exit, Option
 
-from leasehold.cli import choosing
-from leasehold.cli.connected import AsJson, Dsn, Schema, connected, plain, print_json
-from leasehold.cli.console import say, show_table, shown
-from leasehold.cli.names import check_names
-from leasehold.cli.parsing import job_id
-from leasehold.cli.words import when
-from leasehold.db.pool import Database
-from leasehold.db.store import JobDetail, JobPage, JobRow, LogRow, Obstacle
-from leasehold.errors import InvalidJob, JobUnknown
+from leasehold.cli import console
+from leasehold.cli.job_fields import detail_json, detail_lines, filtered, note
+from leasehold.cli.options import Commands, Session, job_id, length
+from leasehold.db.store import JobDetail, JobPage, JobRow
+from leasehold.errors import ConfigError, JobUnknown
+from leasehold.operate import jobs
+from leasehold.operate.jobs import Change
+from leasehold.operate.reasons import DEAD
 
-commands = typer.Typer(name="jobs", help="Look at jobs, and look after them.", no_args_is_help=True)
+commands = Commands(name="jobs", help="List, show, explain, retry and cancel jobs.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(help="The job's id.", show_default=False)]
+Id = Annotated[str, Argument(help="The job's id.", show_default=False)]
+Ids = Annotated[list[str] | None, Argument(help="Their ids; or leave them out and give a filter.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Say how many fit, and change nothing.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
+Most = Annotated[int, Option("--max", min=1, max=10_000_000, help="With a filter: change no more than so many.")]
 
-COLUMNS = ("id", "kind", "queue", "state", "attempt", "created", "updated", "note")
-_LESS = ("updated", "created", "attempt", "queue")
-"""What a narrow terminal leaves out first."""
+_BATCH = 500
+_COUNTED = 10_000
+"""A dry run counts no further."""
+_PER_QUERY = 200
+"""Jobs that a query of `tail` reads."""
+_REMEMBERED = 20_000
+"""Jobs whose last known state `tail` remembers, to find what is new about them."""
+_QUERIES: tuple[str | None, ...] = (None, "running", "retry", "success", "dead")
+"""What `tail` reads: the latest created, and the latest of these states."""
 
 
 @commands.command("list")
-def list_(  # noqa: PLR0913 (each is an option)
+@filtered()
+def list_(
+    op: Session,
+    wanted: dict[str, Any],
     *,
-    state: choosing.State = None,
-    kind: choosing.Kind = None,
-    queue: choosing.Queue = None,
-    tag: choosing.Tag = None,
-    exclusive_key: choosing.ExclusiveKey = None,
-    error: choosing.ErrorClass = None,
-    since: choosing.Since = None,
-    before: choosing.Before = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 50,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where a list with this filter ended.")] = None,
-    dsn: Dsn = None,
-    schema: Schema = None,
-    as_json: AsJson = False,
+    limit: Annotated[int, Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, Option("--cursor", help="Go on where a list with this filter ended.")] = None,
 ) -> None:
     """List jobs: the latest first; those of one state in the order that fits it (queued: as they are claimed)."""
-    wanted = choosing.make_filter(
-        state=state,
-        kind=kind,
-        queue=queue,
-        tag=tag,
-        exclusive_key=exclusive_key,
-        error=error,
-        since=since,
-        before=before,
-    )
-    with connected(dsn, schema) as database:
-        page = _pages(database, wanted, cursor, limit)
-        if not page.jobs and page.cursor is None:
-            check_names(database, queue=queue, kind=kind)
-    if as_json:
-        print_json({"jobs": plain([job_json(job) for job in page.jobs]), "cursor": page.cursor})
+    page = _pages(op, wanted, cursor, limit)
+    if not page.jobs and page.cursor is None:
+        _check_names(op, wanted)
+    if op.as_json:
+        op.answer({"jobs": console.plain([console.api_names(job) for job in page.jobs]), "cursor": page.cursor})
         return
-    show_table(COLUMNS, (job_cells(job) for job in page.jobs), right=("attempt",), less=_LESS)
+    console.show_table(
+        ("id", "kind", "queue", "state", "failures", "created", "updated", "note"),
+        map(_cells, page.jobs),
+        right=("failures",),
+        less=("updated", "created", "failures", "queue"),
+    )
     if page.cursor is not None:
-        say(f"there are more; go on with --cursor '{page.cursor}'")
+        console.say(f"there may be more; go on with --cursor '{page.cursor}'")
     elif not page.jobs:
-        say("no job fits")
+        console.say("no job fits")
 
 
-def _pages(database: Database, wanted: dict[str, Any], cursor: str | None, limit: int) -> JobPage:
-    """As many pages as it takes. A page may be short and yet not be the last."""
-    jobs: list[JobRow] = []
+def _pages(op: Session, wanted: dict[str, Any], cursor: str | None, limit: int) -> JobPage:
+    """Read as many pages as it takes. A page may be short and yet not be the last."""
+    found: list[JobRow] = []
     while True:
-        try:
-            page = database.run(database.store.list_jobs(wanted, cursor, min(1000, limit - len(jobs))))
-        except InvalidJob as problem:
-            if cursor is None:
-                raise
-            hint = "give the one that the list before ended with, and the same filter"
-            raise InvalidJob(f"--cursor {cursor!r} is of no use: {problem.args[0]}", hint=hint) from None
-        jobs += page.jobs
+        page = op.run(jobs.listed, wanted, cursor, min(1000, limit - len(found)))
+        found += page.jobs
         cursor = page.cursor
-        if cursor is None or len(jobs) >= limit:
-            return JobPage(jobs, cursor)
+        if cursor is None or len(found) >= limit:
+            return JobPage(found, cursor)
+
+
+def _cells(job: JobRow) -> tuple[object, ...]:
+    times = console.when(job.created_at), console.when(job.updated_at)
+    return (job.id, job.kind, job.queue, job.state, f"{job.retry_count}/{job.max_attempts}", *times, note(job))
+
+
+def _check_names(op: Session, wanted: dict[str, Any]) -> None:
+    op.check_names(queue=wanted.get("queue"), kind=wanted.get("kind"))
 
 
 @commands.command("show")
-def show(job: Id, *, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) -> None:
-    """Show everything about a job: what it carries, its failed attempts, what it said, why it is not running."""
-    wanted = job_id(job)
-    with connected(dsn, schema) as database:
-        detail = database.run(database.store.job_detail(wanted))
-        if detail is None:
-            raise JobUnknown(f"no job has the id {wanted}", hint="was its transaction rolled back, or was it pruned?")
-        logs = database.run(database.store.logs(wanted))
-        obstacles = database.run(database.store.explain(wanted))
-    if as_json:
-        print_json(_detail_json(detail, logs, obstacles))
-        return
-    for line in _detail_lines(detail, logs, obstacles):
-        typer.echo(line)
+def show(op: Session, job: Id) -> None:
+    """Show everything about a job: what it carries, its failed attempts, what it logged, why it is not running."""
+    found = op.run(jobs.shown, job_id(job))
+    op.answer(detail_json(found), "\n".join(detail_lines(found)))
 
 
 @commands.command("explain")
-def explain(job: Id, *, dsn: Dsn = None, schema: Schema = None, as_json: AsJson = False) -> None:
-    """Say why a job is not running, what to look at first on top."""
-    wanted = job_id(job)
-    with connected(dsn, schema) as database:
-        obstacles = database.run(database.store.explain(wanted))
-    if as_json:
-        print_json({"job_id": wanted, "reasons": obstacles})
-        return
-    for obstacle in obstacles:
-        typer.echo(f"{obstacle.reason}: {shown(obstacle.detail)}")
-    if not obstacles:
-        say("nothing is in its way: a worker may take it any moment")
+def explain(op: Session, job: Id) -> None:
+    """Say why a job is not running, what to look into first on top."""
+    obstacles = op.run(jobs.explain, job_id(job))
+    lines = [f"{obstacle.reason}: {console.shown(obstacle.detail)}" for obstacle in obstacles]
+    if [obstacle.reason for obstacle in obstacles] == ["finished"] and not op.as_json:
+        lines += _why_dead(op.run(jobs.detail, job_id(job)))
+    op.answer({"job_id": job_id(job), "reasons": obstacles}, "\n".join(lines) if lines else None)
+    if not lines and not op.as_json:
+        console.say("nothing is in its way: a worker may claim it any moment")
 
 
-# -- how a job looks
-
-
-def job_json(job: JobRow) -> dict[str, Any]:
-    """A job as the HTTP API writes it."""
-    rest = {name: value for name, value in asdict(job).items() if name not in ("id", "kind")}
-    return {"job_id": job.id, "job_type": job.kind, **rest}
-
-
-def job_cells(job: JobRow) -> tuple[object, ...]:
-    """A job as a line of a table."""
-    return (
-        job.id, job.kind, job.queue, job.state, f"{job.attempt}/{job.max_attempts}", when(job.created_at),
-        when(job.updated_at), note(job),
-    )  # fmt: skip
-
-
-def note(job: JobRow) -> str:
-    """What there is to say about a job in its state."""
-    match job.state:
-        case "running":
-            done = f"{job.progress:.0%} {job.progress_note or ''}".strip() if job.progress is not None else ""
-            return ", ".join(filter(None, [f"worker {job.lease_owner}", done]))
-        case "queued" if job.parked:
-            return f"waits for {job.exclusive_key}"
-        case "created" if not job.accepted:
-            return "not accepted"
-        case "created" | "retry":
-            error = f", {job.error_class}" if job.error_class else ""
-            return f"from {when(job.run_at)}{error}"
-        case "dead":
-            return ", ".join(filter(None, [job.reason, job.error_class]))
-        case _:
-            return ""
-
-
-def _detail_json(detail: JobDetail, logs: list[LogRow], obstacles: list[Obstacle]) -> dict[str, Any]:
-    return {
-        **job_json(detail.job),
-        "idempotency_key": detail.idempotency_key,
-        "reason_detail": detail.reason_detail,
-        "payload": json.loads(detail.payload),
-        "result": None if detail.result is None else json.loads(detail.result),
-        "attempts": detail.attempts,
-        "logs": logs,
-        "reasons": obstacles,
-    }
-
-
-def _detail_lines(detail: JobDetail, logs: list[LogRow], obstacles: list[Obstacle]) -> list[str]:
-    job = detail.job
-    facts: dict[str, object] = {
-        "id": job.id,
-        "kind": job.kind,
-        "queue": job.queue,
-        "state": f"{job.state} ({job.status})" + (", parked" if job.parked else ""),
-        "reason": ": ".join(filter(None, [job.reason, detail.reason_detail])),
-        "priority": job.priority,
-        "attempts": f"{job.attempt}, failures {job.retry_count} of {job.max_attempts}",
-        "lease": f"worker {job.lease_owner} until {when(job.lease_expires_at)}" if job.lease_owner else "",
-        "progress": "" if job.progress is None else f"{job.progress:.0%} {job.progress_note or ''}".strip(),
-        "created": when(job.created_at),
-        "may run from": when(job.run_at),
-        "claimed": when(job.claimed_at) if job.claimed_at else "",
-        "finished": when(job.finished_at) if job.finished_at else "",
-        "idempotency key": detail.idempotency_key,
-        "exclusive key": job.exclusive_key,
-        "tags": ", ".join(job.tags or ()),
-        "payload": detail.payload,
-        "result": detail.result,
-    }
-    lines = [f"{name:<16} {shown(str(value))}" for name, value in facts.items() if value not in (None, "")]
-    lines += [f"{'not running':<16} {shown(o.detail)}" for o in obstacles if o.reason not in ("finished", "running")]
-    for attempt in detail.attempts:
-        error = ": ".join(filter(None, [attempt.error_class, attempt.error_message]))
-        times = f"{when(attempt.claimed_at)} to {when(attempt.ended_at)}"
-        lines += ["", f"attempt {attempt.attempt}, {attempt.outcome}, {times}, worker {attempt.worker}"]
-        lines += [f"  {shown(line)}" for line in (attempt.error_traceback or error).splitlines()]
-    for log in logs:
-        lines += ["", f"said in attempt {log.attempt}"]
-        lines += [f"  {shown(' '.join(map(str, line)))}" for line in log.lines]
+def _why_dead(found: JobDetail) -> list[str]:
+    """Return why a dead job died, as the dashboard says it."""
+    if found.job.state != "dead":
+        return []
+    why = DEAD.get(found.job.reason or "", found.job.reason or "unknown")
+    lines = [f"dead: {why}" + (f": {console.shown(found.reason_detail)}" if found.reason_detail else "")]
+    if found.attempts and found.job.reason != "cancelled":
+        last = found.attempts[-1]
+        error = ": ".join(filter(None, [last.error_class, last.error_message]))
+        lines += [f"last error: {console.shown(error)}"] if error else []
     return lines
 
 
-def ids_of(texts: list[str]) -> list[UUID]:
-    """The ids that were given, each once, in order."""
-    return list(dict.fromkeys(map(job_id, texts)))
+@commands.command("tail")
+@filtered()
+def tail(
+    op: Session,
+    wanted: dict[str, Any],
+    *,
+    lines: Annotated[int, Option("--lines", "-n", min=0, max=1000, help="Begin with so many latest changes.")] = 10,
+    every: Annotated[str, Option("--every", help="Time between two queries.")] = "1s",
+    seconds: Annotated[str | None, Option("--for", help="End after this time, such as 30s.")] = None,
+) -> None:
+    """Follow jobs as they change, until Ctrl-C. What changes more than once between two queries is shown once."""
+    pause = max(0.05, length(every, option="--every").total_seconds())
+    end = None if seconds is None else time.monotonic() + length(seconds, option="--for").total_seconds()
+    seen: OrderedDict[UUID, tuple[object, ...]] = OrderedDict()
+    found = _changed(op, wanted, seen)
+    if not found:
+        _check_names(op, wanted)
+    found = found[-lines:] if lines else []
+    while True:
+        for job in found:
+            cells = (console.when(job.updated_at), job.id, job.kind, job.queue, job.state, note(job) or "-")
+            op.answer(console.api_names(job), "\t".join(console.shown(str(cell)) for cell in cells))
+        if end is not None and time.monotonic() >= end:
+            return
+        time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
+        found = _changed(op, wanted, seen)
+
+
+def _changed(op: Session, wanted: dict[str, Any], seen: OrderedDict[UUID, tuple[object, ...]]) -> list[JobRow]:
+    """Query the jobs and return those that have changed since, in the order of their changes."""
+    found: dict[UUID, JobRow] = {}
+    for state in _QUERIES:
+        if state is not None and state not in wanted.get("state", _QUERIES):
+            continue
+        narrow = wanted if state is None else wanted | {"state": [state]}
+        for job in op.run(jobs.listed, narrow, None, _PER_QUERY).jobs:
+            known = found.get(job.id)
+            if known is None or known.updated_at <= job.updated_at:
+                found[job.id] = job
+    new = []
+    for job in found.values():
+        # Not updated_at: a heartbeat is no change.
+        mark = (job.state, job.parked, job.attempt, job.retry_count, job.progress, job.progress_note, job.reason)
+        if seen.get(job.id) != mark:
+            new.append(job)
+        seen[job.id] = mark
+        seen.move_to_end(job.id)
+    while len(seen) > _REMEMBERED:
+        seen.popitem(last=False)
+    return sorted(new, key=lambda job: (job.updated_at, str(job.id)))
+
+
+@commands.command("retry")
+@filtered(without=("state",))
+def retry(
+    op: Session,
+    wanted: dict[str, Any],
+    ids: Ids = None,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    most: Most = _COUNTED,
+) -> None:
+    """Retry dead jobs: those with these ids, or all that fit."""
+    _change(op, jobs.RETRY, ids, wanted, None, dry_run=dry_run, yes=yes, most=most)
+
+
+@commands.command("cancel")
+@filtered()
+def cancel(
+    op: Session,
+    wanted: dict[str, Any],
+    ids: Ids = None,
+    *,
+    why: Annotated[str | None, Option("--why", help="Kept with each job.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    most: Most = _COUNTED,
+) -> None:
+    """Cancel jobs: those with these ids, or all that fit and have not finished."""
+    _change(op, jobs.CANCEL, ids, wanted, why, dry_run=dry_run, yes=yes, most=most)
+
+
+def _change(
+    op: Session,
+    change: Change,
+    ids: list[str] | None,
+    wanted: dict[str, Any],
+    why: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    most: int,
+) -> None:
+    if ids and (wanted or dry_run):
+        raise ConfigError("ids go with neither a filter nor --dry-run", hint="give the one or the other")
+    if ids:
+        _change_each(op, change, list(dict.fromkeys(map(job_id, ids))), why)
+        return
+    if not wanted:
+        raise ConfigError("which jobs?", hint="give ids, or a filter such as --kind or --queue")
+    if change is jobs.RETRY:  # what fails again meanwhile is not retried twice
+        wanted = {**wanted, "finished_before": op.run(jobs.now).isoformat()}
+    found = op.run(jobs.change_matching, change, wanted, min(most, _COUNTED), dry_run=True)
+    if not found.matched:
+        _check_names(op, wanted)
+    words = f"{change.verb} {console.many(found.matched, 'job', capped=found.capped)}"
+    more = found.matched > 0 and not dry_run
+    if more:
+        console.confirm(words, yes=yes, as_json=op.as_json, otherwise="nothing was changed")
+    changed, capped = 0, found.capped or more
+    with console.interruptible("this batch") as interrupt, console.progress_bar(change.verb, found.matched) as bar:
+        while more and changed < most and not interrupt.is_set():
+            limit = min(_BATCH, most - changed)
+            batch = op.run(jobs.change_matching, change, wanted, limit, dry_run=False, why=why)
+            changed += batch.changed
+            # The batch leaves out jobs that others are writing: end when only those are left.
+            more = capped = batch.capped and batch.changed > 0
+            bar(completed=changed)
+    result = {"matched": max(changed, found.matched), "changed": changed, "capped": capped, "dry_run": dry_run}
+    op.answer(result, console.count(found.matched, capped) if dry_run else changed)
+    rest = "; there may be more that fit" if capped and changed else ""
+    done = f"{change.done} {console.many(changed, 'job')}{rest}"
+    console.say(f"would {words}; nothing was changed" if dry_run else done)
+    if interrupt.is_set():
+        raise Exit(130)
+
+
+def _change_each(op: Session, change: Change, ids: list[UUID], why: str | None) -> None:
+    results: list[tuple[UUID, str]] = []
+    with console.interruptible("this job") as interrupt, console.progress_bar(change.verb, len(ids)) as bar:
+        for number, job in enumerate(ids):
+            if interrupt.is_set():
+                break
+            try:
+                results.append((job, change.done if op.run(jobs.change, change, job, why) else change.refused))
+            except JobUnknown:
+                results.append((job, "unknown"))
+            bar(completed=number + 1)
+    op.table(
+        results,
+        ("id", "outcome"),
+        lambda result: result,
+        as_value=lambda result: {"job_id": result[0], "changed": result[1] == change.done, "outcome": result[1]},
+    )
+    if interrupt.is_set():
+        raise Exit(130)
+    if any(outcome != change.done for _, outcome in results):
+        raise Exit(1)

@@ -1,4 +1,4 @@
-"""Parts that run in processes of their own and are started again when they die: of `leasehold dev` and `demo`."""
+"""The processes of `leasehold dev` and `leasehold demo`, which are started again when they die."""
 
 import asyncio
 import contextlib
@@ -6,54 +6,46 @@ import os
 import signal
 import socket
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from leasehold._aio import cancel
 from leasehold.errors import ConfigError
-from leasehold.supervise.tether import VARIABLE, address
+from leasehold.supervise.report_targets import SupervisorPipe
 
 _KEPT = 40
-"""Lines of what a process said last."""
-
+"""Lines of the last output of a process that are shown when it dies."""
 _LONGEST = 10_000
-"""Bytes of a line that are shown and kept. What is longer comes in pieces: it must never stop being read."""
+"""Bytes of a line that are shown and kept. A longer one is cut into pieces, so that reading never stops."""
+_LAST_OUTPUT = 1.0
+"""Seconds for reading the output after a process has ended; a fork of it may hold its standard error open."""
 
-_LAST_WORDS = 1.0
-"""Seconds in which to read what a process said before it ended; a fork of it may hold its standard error open."""
 
-
+@dataclass(eq=False)
 class Part:
-    """A part in a process of its own, started again when it dies: kill it and see.
+    """A process that is started again when it dies, and does not outlive this process, however that ends."""
 
-    It does not outlive this process, however that ends.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        arguments: list[str],
-        *,
-        tell: Callable[[str], None],
-        hear: Callable[[str], None] | None = None,
-        env: Mapping[str, str] | None = None,
-        pause: float = 0.5,
-    ) -> None:
-        self._what = what
-        self._command = [sys.executable, "-m", "leasehold", *arguments]
-        self._env = dict(env or {})
-        self._pause = pause
-        self._process: asyncio.subprocess.Process | None = None
-        self._line: int | None = None
-        self._said: deque[str] = deque(maxlen=_KEPT)
-        self._replacing = False
-        self.deaths = 0
-        self.kills = 0
-        """How often it died by SIGKILL."""
-        self.news = ""
-        """What happened last."""
-        self.tell = tell
-        self.hear = hear
-        """Called with each line that it prints or logs."""
+    what: str
+    arguments: list[str]
+    on_death: Callable[[str], None]
+    """Called with the news of each death."""
+    on_line: Callable[[str], None] | None = None
+    """Called with each line that it prints or logs."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    pause: float = 0.5
+    """Seconds until another is started."""
+    deaths: int = 0
+    kills: int = 0
+    """How often it died by SIGKILL."""
+    news: str = ""
+    """What happened last."""
+    _process: Process | None = None
+    _pipe: int | None = None
+    _output: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _replacing: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -61,7 +53,7 @@ class Part:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Keep it going until cancelled."""
+        """Keep it running until cancelled."""
         while True:
             self._process = await self._start()
             code = await self._watch(self._process)
@@ -70,63 +62,62 @@ class Part:
                 continue
             self.deaths += 1
             self.kills += code == -signal.SIGKILL
-            self.news = f"{self._what} {self._process.pid} ended ({_how(code)}); starting another"
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.news = f"{self.what} {self._process.pid} ended ({how}); starting another"
             if code not in {0, -signal.SIGKILL}:
-                self.news = "\n".join([self.news, *self._said])
-            self.tell(self.news)
-            await asyncio.sleep(self._pause)
+                self.news = "\n".join([self.news, *self._output])
+            self.on_death(self.news)
+            await asyncio.sleep(self.pause)
 
     async def stop(self) -> None:
         """End it in good order."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+        self.send(signal.SIGTERM)
+        if self._process is not None:
             await self._process.wait()
-        if self._line is not None:
-            os.close(self._line)
-            self._line = None
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
 
     def replace(self) -> None:
         """End it in good order, for another to be started at once."""
-        if self.pid is not None and self._process is not None:
+        if self.pid is not None:
             self._replacing = True
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+            self.send(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """End it at once."""
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                self._process.send_signal(number)
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        listening, speaking = os.pipe()
+    async def _start(self) -> Process:
+        reading, writing = os.pipe()
         try:
-            # A session of its own: Ctrl-C is for us, who stop it in good order. The pipe is a supervisor's: what holds
-            # its other end has this process for its master, and ends when that does. Nobody has to read it.
+            # A session of its own: Ctrl-C is for this process, which then stops the part in good order. The pipe is a
+            # supervisor's: the part ends when this process does. It does not have to be read.
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT, start_new_session=True, pass_fds=[speaking],
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._env, VARIABLE: address(speaking)},
+                sys.executable, "-m", "leasehold", *self.arguments, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+                start_new_session=True, pass_fds=[writing],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env, **SupervisorPipe.environment(writing)},
             )  # fmt: skip
         finally:
-            os.close(speaking)
-            previous, self._line = self._line, listening
+            os.close(writing)
+            previous, self._pipe = self._pipe, reading
             if previous is not None:
                 os.close(previous)
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> int:
-        """Read all that it says, whatever that is: a pipe that is not read would stop it."""
-        self._said.clear()
+    async def _watch(self, process: Process) -> int:
+        """Read all output, since a full pipe would stop the process; return its exit code."""
+        self._output.clear()
         reading = asyncio.create_task(self._read(process))
         try:
             code = await process.wait()
-            await asyncio.wait([reading], timeout=_LAST_WORDS)
+            await asyncio.wait([reading], timeout=_LAST_OUTPUT)
             return code
         finally:
             reading.cancel()
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: Process) -> None:
         assert process.stdout is not None  # noqa: S101 (it is a pipe)
         rest = b""
         while chunk := await process.stdout.read(1 << 16):
@@ -135,24 +126,33 @@ class Part:
                 lines.append(rest)
                 rest = b""
             for line in lines:
-                self._heard(line)
+                self._keep(line)
         if rest:
-            self._heard(rest)
+            self._keep(rest)
 
-    def _heard(self, line: bytes) -> None:
+    def _keep(self, line: bytes) -> None:
         for start in range(0, max(1, len(line)), _LONGEST):
             text = line[start : start + _LONGEST].decode(errors="replace").rstrip()
-            self._said.append(text)
-            if self.hear is not None:
-                self.hear(text)
+            self._output.append(text)
+            if self.on_line is not None:
+                self.on_line(text)
 
 
-def _how(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+async def run_parts(parts: Sequence[Part], loops: list[Coroutine[Any, Any, None]], stopping: asyncio.Event) -> None:
+    """Run the parts and the loops until `stopping` is set or one of them fails; then stop the parts."""
+    waiting = asyncio.create_task(stopping.wait())
+    tasks = [asyncio.create_task(loop) for loop in (*(part.run() for part in parts), *loops)]
+    try:
+        done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {waiting}:
+            task.result()
+    finally:
+        await cancel(waiting, *tasks)
+        await asyncio.gather(*(part.stop() for part in parts))
 
 
 def free_port(first: int) -> int:
-    """This port, or the next one that is free."""
+    """Return this port, or the next one that is free."""
     for port in range(first, first + 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

@@ -1,44 +1,34 @@
-"""`leasehold prune`: remove what is over, for good."""
+"""`leasehold prune`: remove finished jobs."""
 
 from collections import Counter
-from datetime import timedelta
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
-from leasehold.cli.connected import AsJson, Dsn, Schema, connected, print_json
-from leasehold.cli.console import is_terminal, progress_bar, say, show_table
-from leasehold.cli.interrupts import Interruptible
-from leasehold.cli.parsing import length
-from leasehold.cli.words import many
-from leasehold.db.pool import Database
+from leasehold.cli.console import confirm, interruptible, many, progress_bar, say, show_table
+from leasehold.cli.options import Session, length
 from leasehold.db.store import Pruned
 from leasehold.errors import ConfigError
 
 _BATCH = 1000
-_MOST = 10_000
-"""So many are counted in a dry run."""
-
+_COUNTED = 10_000
+"""A dry run counts no further."""
 _FINISHED = ("success", "dead")
 
 
 def command(
+    op: Session,
     *,
-    older_than: Annotated[
-        str, typer.Option("--older-than", help="Finished longer ago than this: 30d.", show_default=False)
-    ],
+    older_than: Annotated[str, Option("--older-than", help="Finished longer ago than this: 30d.", show_default=False)],
     state: Annotated[
-        list[str] | None, typer.Option("--state", "-s", help="success or dead; success alone when left out.")
+        list[str] | None, Option("--state", "-s", help="success or dead; success alone when left out.")
     ] = None,
-    workers: Annotated[bool, typer.Option("--workers", help="Also forget workers not seen for so long.")] = False,
+    workers: Annotated[bool, Option("--workers", help="Also forget workers not seen for so long.")] = False,
     most: Annotated[
-        int | None, typer.Option("--max", min=1, help="Remove no more jobs than so many.", show_default=False)
+        int | None, Option("--max", min=1, help="Remove no more jobs than so many.", show_default=False)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dsn: Dsn = None,
-    schema: Schema = None,
-    as_json: AsJson = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove finished jobs with their attempts and logs. Nothing else ever does; unfinished jobs are never touched.
 
@@ -49,66 +39,50 @@ def command(
     for name in states:
         if name not in _FINISHED:
             raise ConfigError(f"--state {name!r}: only finished jobs are pruned", hint=f"known: {', '.join(_FINISHED)}")
-    with connected(dsn, schema) as database:
-        limit = _MOST if most is None else min(most, _MOST)
-        found = database.run(database.store.prune(age, states, limit, dry_run=True))
-        gone = database.run(database.store.prune_workers(age, dry_run=True)) if workers else []
-        if dry_run or not (found or gone):
-            _tell(found, gone, dry_run=dry_run, as_json=as_json)
-            return
-        _confirm(found, gone, yes=yes, as_json=as_json)
-        with Interruptible("this batch") as interrupt:
-            removed = _prune(database, age, states, most, interrupt, expected=_sum(found))
-            if workers and not interrupt.wanted:
-                gone = database.run(database.store.prune_workers(age))
-    _tell(removed, gone, dry_run=False, as_json=as_json)
-    interrupt.end()
-
-
-def _prune(
-    database: Database, age: timedelta, states: list[str], most: int | None, interrupt: Interruptible, *, expected: int
-) -> list[Pruned]:
+    store, run = op.database.store, op.database.run
+    found, capped = _tally(run(store.prune(age, states, min(most or _COUNTED, _COUNTED), dry_run=True)))
+    gone = run(store.prune_workers(age, dry_run=True)) if workers else []
+    if dry_run or not (found or gone):
+        _report(op, found, gone, capped=capped, dry_run=dry_run)
+        return
+    what = f"remove {_amount(found, gone, ' and ', capped=capped)} permanently"
+    confirm(what, yes=yes, as_json=op.as_json, otherwise="nothing was removed")
     removed: Counter[tuple[str, str]] = Counter()
     capped = True
-    with progress_bar("prune", expected) as bar:
-        while capped and not interrupt.wanted and (most is None or removed.total() < most):
+    with interruptible("this batch") as interrupt, progress_bar("prune", found.total()) as bar:
+        while capped and not interrupt.is_set() and (most is None or removed.total() < most):
             limit = _BATCH if most is None else min(_BATCH, most - removed.total())
-            batch = database.run(database.store.prune(age, states, limit))
-            for row in batch:
-                removed[row.kind, row.state] += row.jobs
-            # Jobs that somebody is writing are left for another time: once nothing else is left, enough.
-            capped = any(row.capped for row in batch)
-            if removed.total() > expected:
-                bar.expect(removed.total() + (_BATCH if capped else 0))
-            bar.show(removed.total())
-    return [Pruned(kind, state, jobs, capped) for (kind, state), jobs in sorted(removed.items())]
+            # The batch leaves out jobs that others are writing: end when only those are left.
+            batch, capped = _tally(run(store.prune(age, states, limit)))
+            removed += batch
+            if removed.total() > found.total():
+                bar(total=removed.total() + (_BATCH if capped else 0))
+            bar(completed=removed.total())
+        if workers and not interrupt.is_set():
+            gone = run(store.prune_workers(age))
+    _report(op, removed, gone, capped=capped and removed.total() > 0, dry_run=False)
+    if interrupt.is_set():
+        raise Exit(130)
 
 
-def _confirm(found: list[Pruned], gone: list[str], *, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    capped = any(row.capped for row in found)
-    what = f"remove {many(_sum(found), 'job', capped=capped)}" + (f" and {many(len(gone), 'worker')}" if gone else "")
-    if as_json or not is_terminal():
-        raise ConfigError(f"this would {what} for good", hint="add --yes to do it, or --dry-run to only look")
-    if not typer.confirm(f"{what} for good?", err=True):
-        say("nothing was removed")
-        raise typer.Exit(1)
+def _tally(rows: list[Pruned]) -> tuple[Counter[tuple[str, str]], bool]:
+    """Return the jobs by kind and state, and whether there may be more."""
+    return Counter({(row.kind, row.state): row.jobs for row in rows}), any(row.capped for row in rows)
 
 
-def _tell(rows: list[Pruned], gone: list[str], *, dry_run: bool, as_json: bool) -> None:
-    capped = any(row.capped for row in rows)
-    if as_json:
-        jobs = [{"jobType": row.kind, "state": row.state, "jobs": row.jobs} for row in rows]
-        print_json({"dry_run": dry_run, "jobs": jobs, "workers": gone, "capped": capped})
+def _report(op: Session, jobs: Counter[tuple[str, str]], gone: list[str], *, capped: bool, dry_run: bool) -> None:
+    rows = [(kind, state, number) for (kind, state), number in sorted(jobs.items())]
+    if op.as_json:
+        named = [dict(zip(("jobType", "state", "jobs"), row, strict=True)) for row in rows]
+        op.answer({"dry_run": dry_run, "jobs": named, "workers": gone, "capped": capped})
     else:
-        show_table(("kind", "state", "jobs"), ((row.kind, row.state, row.jobs) for row in rows), right=("jobs",))
-    done = f"{many(_sum(rows), 'job', capped=capped and dry_run)}" + (f", {many(len(gone), 'worker')}" if gone else "")
+        show_table(("kind", "state", "jobs"), rows, right=("jobs",))
+    done = _amount(jobs, gone, ", ", capped=capped and dry_run)
     if dry_run:
         say(f"would remove {done}; nothing was removed")
     else:
         say(f"removed {done}" + ("; there may be more" if capped else ""))
 
 
-def _sum(rows: list[Pruned]) -> int:
-    return sum(row.jobs for row in rows)
+def _amount(jobs: Counter[tuple[str, str]], gone: list[str], joint: str, *, capped: bool) -> str:
+    return many(jobs.total(), "job", capped=capped) + (f"{joint}{many(len(gone), 'worker')}" if gone else "")

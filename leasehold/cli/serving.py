@@ -13,20 +13,21 @@ from typing import Any
 import uvicorn
 
 import leasehold
-from leasehold import collector
+from leasehold._os_process import settle_collector
 from leasehold.app import App
+from leasehold.cli.serve import GRACE, Address
 from leasehold.http.connection import patient
 from leasehold.http.front import naming_requests
-from leasehold.http.settings import ApiSettings, Tokens
-from leasehold.supervise.tether import Tether
-from leasehold.web.demo import DemoControls
+from leasehold.http.settings import ApiSettings
+from leasehold.supervise.report_targets import SupervisorPipe
+from leasehold.web.visit import DemoControls
 
 _BEAT = 1.0
-"""Seconds between signs of life to the supervisor."""
+"""Seconds between two reports to the supervisor."""
 
 
 class _Server(uvicorn.Server):
-    """Ends long polls and event streams when it is told to stop, instead of waiting for them."""
+    """Ends long polls and event streams when it has to stop, instead of waiting for them."""
 
     def __init__(self, config: uvicorn.Config, api: Any) -> None:
         super().__init__(config)
@@ -34,7 +35,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle them and be done: uvicorn's own way raises them again at the end, and a good end is 0."""
+        """Handle signals without raising them again at the end, as uvicorn does: an orderly end exits with 0."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -47,49 +48,37 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-class ServerProcess:
-    """One server process."""
+async def serve_api(
+    app: App,
+    listener: socket.socket,
+    address: Address,
+    *,
+    access_log: bool,
+    pipe: SupervisorPipe | None,
+    demo: DemoControls | None,
+) -> None:
+    """Serve the API in this process until SIGTERM or SIGINT."""
+    settings = ApiSettings.from_env(tokens=address.tokens)
+    api = leasehold.api(app, settings=settings, demo=demo)
+    config = uvicorn.Config(
+        api, http=patient(settings), ws="none", lifespan="on", access_log=access_log, server_header=False,
+        proxy_headers=False, log_config=None, timeout_graceful_shutdown=GRACE, timeout_keep_alive=30, backlog=2048,
+        root_path=address.root_path,
+    )  # fmt: skip
+    server = _Server(config, api)
+    settle_collector()
+    logging.setLogRecordFactory(naming_requests(logging.getLogRecordFactory()))
+    beating = asyncio.create_task(_beat(server, pipe))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        beating.cancel()
 
-    def __init__(
-        self,
-        app: App,
-        listener: socket.socket,
-        *,
-        tokens: Tokens,
-        access_log: bool = False,
-        tether: Tether | None = None,
-        grace: int = 10,
-        demo: DemoControls | None = None,
-        root_path: str = "",
-    ) -> None:
-        self._listener = listener
-        self._tether = tether
-        settings = ApiSettings.from_env(tokens=tokens)
-        api = leasehold.api(app, settings=settings, demo=demo)
-        config = uvicorn.Config(
-            api, http=patient(settings), ws="none", lifespan="on", access_log=access_log, server_header=False,
-            proxy_headers=False, log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=30, backlog=2048,
-            root_path=root_path,
-        )  # fmt: skip
-        self._server = _Server(config, api)
 
-    async def run(self) -> None:
-        """Serve until told to stop."""
-        collector.settle()
-        logging.setLogRecordFactory(naming_requests(logging.getLogRecordFactory()))
-        beating = asyncio.create_task(self._beat())
-        try:
-            await self._server.serve(sockets=[self._listener])
-        finally:
-            beating.cancel()
-
-    async def _beat(self) -> None:
-        while self._tether is not None:
-            state = "working" if self._server.started else "starting"
-            alive = self._tether.send(
-                {"worker": None, "pid": os.getpid(), "state": state, "running": 0, "slots": 0, "finished": 0}
-            )
-            if not alive:
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-            await asyncio.sleep(_BEAT if self._server.started else 0.05)
+async def _beat(server: _Server, pipe: SupervisorPipe | None) -> None:
+    report = {"worker": None, "pid": os.getpid(), "running": 0, "slots": 0, "finished": 0}
+    while pipe is not None:
+        if not pipe.send(report | {"state": "working" if server.started else "starting"}):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        await asyncio.sleep(_BEAT if server.started else 0.05)

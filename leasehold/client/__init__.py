@@ -8,7 +8,7 @@ Calls are repeated when that is safe, a submission always with one idempotency k
 """
 
 try:
-    from leasehold.client.faces import AsyncClient, Client
+    from leasehold.client.clients import AsyncClient, Client
 except ModuleNotFoundError as error:
     if error.name != "httpx":
         raise

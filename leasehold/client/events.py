@@ -1,14 +1,14 @@
-"""Server-sent events: read line by line, and taken up again where they broke off."""
+"""Server-sent events: read line by line, and continued where the connection broke."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 from uuid import UUID
 
-from leasehold.client.problems import exception
-from leasehold.client.retries import Patience, before_next, give_up
-from leasehold.client.steps import Answer, Emit, Line, NoAnswer, Open, Pause, Reply, Request, Steps
+from leasehold.client.exchange import HttpSession
+from leasehold.client.problems import NoAnswer, Reply, Request
 from leasehold.client.views import JobView, decode
 
 SILENCE: Final = 45.0
@@ -16,7 +16,7 @@ SILENCE: Final = 45.0
 
 
 class Parser:
-    """Lines become events. Knows the fields that the API uses."""
+    """Turns lines into events. Knows the fields that the API uses."""
 
     def __init__(self) -> None:
         self.last_id: str | None = None
@@ -26,64 +26,48 @@ class Parser:
         self._name = "message"
 
     def feed(self, line: str) -> Iterator[tuple[str, str]]:
-        """Take a line; give the event, as name and data, that it ends."""
-        if line:
-            name, _, value = line.partition(":")
-            self._take(name, value.removeprefix(" "))
-            return
-        if self._data:
-            self.last_id = self._id
-            yield self._name, "\n".join(self._data)
-        self._data, self._name = [], "message"
+        """Take a line; yield the event that it ends, as name and data."""
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if self._data:
+                self.last_id = self._id
+                yield self._name, "\n".join(self._data)
+            self._data, self._name = [], "message"
+        elif name == "event":
+            self._name = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id" and "\0" not in value:
+            self._id = value
 
     def restart(self) -> None:
         """Forget an event that was cut off."""
         self._data, self._name, self._id = [], "message", self.last_id
 
-    def _take(self, name: str, value: str) -> None:
-        match name:
-            case "event":
-                self._name = value
-            case "data":
-                self._data.append(value)
-            case "id" if "\0" not in value:
-                self._id = value
 
-
-def events(patience: Patience, job_id: str | UUID) -> Steps[None]:
-    """Emit the job's view on each change, the last one being final; reconnects as long as the server is there."""
+async def events(session: HttpSession, job_id: str | UUID) -> AsyncGenerator[JobView, None]:
+    """Yield the job's view on each change until it has finished; reconnects by itself."""
     parser = Parser()
-    failures = 0
-    heard = patience.clock()
-    request = Request(
-        method="GET",
-        path=f"/jobs/{quote(str(job_id), safe='')}/events",
-        headers=(("Accept", "text/event-stream"),),
-        job_id=str(job_id),
-    )
+    failures, heard = 0, session.clock()
+    path = f"/jobs/{quote(str(job_id), safe='')}/events"
+    plain = Request(method="GET", path=path, headers=(("Accept", "text/event-stream"),), job_id=str(job_id))
     while True:
-        reply: Reply = yield Open(_continued(request, parser), SILENCE)
-        if isinstance(reply, Answer) and reply.status == 200:
-            parser.restart()
-            while (line := (yield Line())) is not None:
-                failures, heard = 0, patience.clock()
-                for name, data in parser.feed(line):
-                    if name == "status":
-                        view = JobView.read(decode(data.encode()))
-                        yield Emit(view)
-                        if view.finished:
-                            return
-            reply = NoAnswer(error=ConnectionError("the stream of events ended early"), sent=True)
+        last = () if parser.last_id is None else (("Last-Event-ID", parser.last_id),)
+        request = replace(plain, headers=plain.headers + last)
+        parser.restart()
+        reply: Reply = NoAnswer(error=ConnectionError("the stream of events ended early"), sent=True)
+        async with aclosing(session.wire.lines(request, SILENCE)) as received:
+            async for item in received:
+                if isinstance(item, str):
+                    failures, heard = 0, session.clock()
+                    for name, data in parser.feed(item):
+                        if name == "status":
+                            view = JobView.read(decode(data.encode()))
+                            yield view
+                            if view.finished:
+                                return
+                elif isinstance(item, NoAnswer) or item.status != 200:
+                    reply = item
         failures += 1
-        pause = before_next(request, reply, failures, patience.chance())
-        if pause is None and isinstance(reply, Answer):
-            raise exception(request, reply)
-        if pause is None or patience.clock() + pause >= heard + patience.timeout:
-            raise give_up(request, reply, patience.clock() - heard)
-        yield Pause(pause)
-
-
-def _continued(request: Request, parser: Parser) -> Request:
-    if parser.last_id is None:
-        return request
-    return replace(request, headers=(*request.headers, ("Last-Event-ID", parser.last_id)))
+        await session.pause(request, reply, failures, heard, heard + session.timeout)

@@ -1,39 +1,69 @@
-"""Answers that say no become exceptions."""
+"""Requests, replies, and the exceptions that problem responses become."""
 
 import json
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from leasehold.client.steps import Answer, NoAnswer, Request
-from leasehold.errors import (
-    ApiError,
-    ApiUnavailable,
-    DatabaseUnavailable,
-    IdempotencyConflict,
-    IllegalTransition,
-    InvalidJob,
-    JobCancelled,
-    JobFailed,
-    JobUnknown,
-    LeaseholdError,
-    NotPermitted,
-    SchemaMismatch,
-)
+from leasehold import errors
 
-_KNOWN: Final[dict[str, type[LeaseholdError]]] = {
-    "already-finished": IllegalTransition,
-    "database-unavailable": DatabaseUnavailable,
-    "forbidden": NotPermitted,
-    "idempotency-conflict": IdempotencyConflict,
-    "illegal-transition": IllegalTransition,
-    "outcome-unknown": DatabaseUnavailable,
-    "schema-mismatch": SchemaMismatch,
-    "unauthorized": NotPermitted,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request."""
+
+    method: str
+    path: str
+    """Below the base URL, quoted."""
+    query: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    repeatable: bool = True
+    """Whether doing it twice is the same as doing it once."""
+    held: float = 0.0
+    """For how many seconds the server may hold the response back on purpose (a long poll)."""
+    job_id: str | None = None
+    """The job that it is about; a 404 then means that there is none."""
+    keys: tuple[str, ...] = ()
+    """The idempotency keys that it carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """An HTTP response."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    content: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAnswer:
+    """The connection broke, or the response did not come in time."""
+
+    error: Exception
+    sent: bool
+    """Whether the server may have seen the request."""
+
+
+Reply: TypeAlias = Response | NoAnswer
+
+_KNOWN: Final[dict[str, type[errors.LeaseholdError]]] = {
+    "already-finished": errors.IllegalTransition,
+    "database-unavailable": errors.DatabaseUnavailable,
+    "forbidden": errors.NotPermitted,
+    "idempotency-conflict": errors.IdempotencyConflict,
+    "illegal-transition": errors.IllegalTransition,
+    "outcome-unknown": errors.DatabaseUnavailable,
+    "schema-mismatch": errors.SchemaMismatch,
+    "unauthorized": errors.NotPermitted,
 }
 _OF_A_SUBMISSION: Final = frozenset({"invalid-request", "malformed-json", "body-too-large", "key-conflict"})
 
 
-def problem(answer: Answer) -> ApiError:
-    """The answer's problem details (RFC 9457), or what can be said without them."""
+def _problem(answer: Response) -> errors.ApiError:
+    """Return the response's problem details (RFC 9457), or what can be said without them."""
     try:
         data = json.loads(answer.content)
     except ValueError:
@@ -42,32 +72,37 @@ def problem(answer: Answer) -> ApiError:
         data = {}
     title = str(data.get("title") or f"HTTP {answer.status}")
     detail = str(data.get("detail") or "")
-    said = ": ".join(part for part in (title, detail) if part) + _fields(data.get("errors"))
-    return ApiError(
-        said, type=str(data.get("type") or "about:blank"), title=title, status=answer.status, detail=detail, more=data
-    )
+    message = f"{title}: {detail}" if detail else title
+    wrong = data.get("errors")
+    if isinstance(wrong, list):
+        said = [(str(one.get("field") or ""), str(one.get("message"))) for one in wrong if isinstance(one, dict)]
+        texts = [f"{field}: {words}" if field else words for field, words in said]
+        fields = [text for text in texts if text != detail]  # which says the first of them
+        message += f" [{'; '.join(fields)}]" if fields else ""
+    kind = str(data.get("type") or "about:blank")
+    return errors.ApiError(message, type=kind, title=title, status=answer.status, detail=detail, more=data)
 
 
-def name_of(error: ApiError) -> str:
-    """The stable name at the end of the problem's type."""
+def name_of(error: errors.ApiError) -> str:
+    """Return the stable name at the end of the problem's type."""
     return error.type.rpartition("/problems/")[2]
 
 
-def exception(request: Request, answer: Answer) -> LeaseholdError:
-    """What to raise: the exception that a program without HTTP between would get, caused by the ApiError."""
-    error = problem(answer)
+def exception(request: Request, answer: Response) -> errors.LeaseholdError:
+    """Return the exception that a program without HTTP between would get, caused by the ApiError."""
+    error = _problem(answer)
     name = name_of(error)
     kind = _KNOWN.get(name)
-    better: LeaseholdError
+    better: errors.LeaseholdError
     if name == "job-failed":
         reason = str(error.more.get("reason") or "")
-        cls = JobCancelled if reason == "cancelled" else JobFailed
+        cls = errors.JobCancelled if reason == "cancelled" else errors.JobFailed
         better = cls(f"job {request.job_id} is dead, {reason}", reason=reason)
     elif name == "not-found" and request.job_id is not None:
         hint = "was it pruned, or may this token not see it?"
-        better = JobUnknown(f"no job has the id {request.job_id}", hint=hint)
+        better = errors.JobUnknown(f"no job has the id {request.job_id}", hint=hint)
     elif name in _OF_A_SUBMISSION and request.keys:
-        better = InvalidJob(str(error), hint="nothing was recorded")
+        better = errors.InvalidJob(str(error), hint="nothing was recorded")
     elif kind is not None:
         better = kind(str(error))
     else:
@@ -76,8 +111,8 @@ def exception(request: Request, answer: Answer) -> LeaseholdError:
     return better
 
 
-def unavailable(request: Request, reply: NoAnswer, seconds: float) -> ApiUnavailable:
-    """What to raise when the time is over and nothing was heard."""
+def unavailable(request: Request, reply: NoAnswer, seconds: float) -> errors.ApiUnavailable:
+    """Return the exception for when the time is over and no answer has come."""
     if not reply.sent:
         hint = "nothing was sent"
     elif request.keys:
@@ -85,18 +120,9 @@ def unavailable(request: Request, reply: NoAnswer, seconds: float) -> ApiUnavail
     elif request.repeatable:
         hint = "repeating it is safe"
     else:
-        hint = "it may have been done: look before you repeat it"
+        hint = "it may have been done: check before you repeat it"
     what = f"{type(reply.error).__name__}: {reply.error}".rstrip(": ")
-    error = ApiUnavailable(
-        f"no answer to {request.method} {request.path} within {seconds:.1f} s ({what})", keys=request.keys, hint=hint
-    )
+    message = f"no answer to {request.method} {request.path} within {seconds:.1f} s ({what})"
+    error = errors.ApiUnavailable(message, keys=request.keys, hint=hint)
     error.__cause__ = reply.error
     return error
-
-
-def _fields(errors: Any) -> str:
-    """The fields that validation complained about."""
-    if not isinstance(errors, list):
-        return ""
-    said = [f"{one.get('field')}: {one.get('message')}" for one in errors if isinstance(one, dict)]
-    return f" [{'; '.join(said)}]" if said else ""

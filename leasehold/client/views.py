@@ -2,12 +2,15 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, Unpack, get_args
+
+from pydantic.alias_generators import to_camel
 
 from leasehold.errors import ApiError, InvalidJob
+from leasehold.intent import JobOptions
 
 Status: TypeAlias = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
 
@@ -16,46 +19,35 @@ MAX_JOBS: Final = 1_000
 """The most jobs of one `submit_many`: they are recorded in one transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(JobOptions, total=False):
+    """What may be asked for with a job; what is left out is up to the server."""
+
+    idempotency_key: str | None
+    run_at: datetime | None
+
+
 class NewJob:
     """A job to be submitted. Its key is made here, once: submitting the same object again finds the same job."""
 
-    kind: str
-    """Which task shall run; `jobType` on the wire."""
-    payload: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Its arguments: what JSON can hold."""
-    idempotency_key: str = field(default_factory=lambda: str(uuid.uuid4()))
-    """At most one job per key, ever."""
-    queue: str | None = None
-    """Where it waits; None leaves it to the server, like every None below."""
-    priority: int | None = None
-    """Higher is more urgent."""
-    run_at: datetime | None = None
-    """Not before this moment."""
-    max_attempts: int | None = None
-    """How many failures end it."""
-    exclusive_key: str | None = None
-    """At most one job of this key runs at a time."""
-    tags: Sequence[str] = ()
-    """For people to find it by."""
-    strict: bool = False
-    """Refuse, with IdempotencyConflict, a key that belongs to a job of another kind or payload."""
+    def __init__(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> None:
+        if unknown := options.keys() - Options.__annotations__.keys():
+            raise TypeError(f"a job has no option {min(unknown)!r}; known: {', '.join(Options.__annotations__)}")
+        self.kind = kind
+        self.payload = payload or {}
+        key = options.pop("idempotency_key", None)
+        self.idempotency_key = str(uuid.uuid4()) if key is None else key
+        self.options = options
 
     def fields(self) -> dict[str, Any]:
-        """The JSON object that the API takes; only what was given."""
-        if self.run_at is not None and self.run_at.utcoffset() is None:
-            raise InvalidJob(f"{self.kind}: run_at {self.run_at} has no time zone", hint="use datetime.now(UTC) + ...")
-        given: dict[str, Any] = {
-            "queue": self.queue,
-            "priority": self.priority,
-            "runAt": None if self.run_at is None else self.run_at.isoformat(),
-            "maxAttempts": self.max_attempts,
-            "exclusiveKey": self.exclusive_key,
-            "tags": list(self.tags) or None,
-            "idempotency": "strict" if self.strict else None,
-        }
-        always = {"jobType": self.kind, "payload": self.payload, "idempotencyKey": self.idempotency_key}
-        return always | {name: value for name, value in given.items() if value is not None}
+        """Return the JSON object that the API takes; only what was given."""
+        run_at = self.options.get("run_at")
+        if run_at is not None and run_at.utcoffset() is None:
+            raise InvalidJob(f"{self.kind}: run_at {run_at} has no time zone", hint="use datetime.now(UTC) + ...")
+        found = {"jobType": self.kind, "payload": self.payload, "idempotencyKey": self.idempotency_key}
+        given = dict(self.options)
+        if given.pop("strict", False):
+            found["idempotency"] = "strict"
+        return found | wired(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,30 +74,19 @@ class JobView:
         return self.status in FINISHED
 
     @classmethod
-    def read(cls, data: object) -> Self:
-        """From the API's JSON; unknown fields are those of a later release and are left out."""
+    def read(cls, data: Any) -> Self:
+        """Return it from the API's JSON; unknown fields are those of a later release and are left out."""
         try:
-            return cls._read(data)
+            found = {one.name: data.get(to_camel(one.name)) for one in fields(cls)}
+            found |= {"kind": data["jobType"], "reason": (data.get("error") or {}).get("reason")}
+            for name in ("run_at", "created_at", "updated_at", "finished_at"):
+                if found[name] is not None or name in {"created_at", "updated_at"}:
+                    found[name] = datetime.fromisoformat(found[name])
+            if found["job_id"] is None or found["status"] not in get_args(Status):
+                raise ValueError("jobId or status")  # noqa: TRY301 (one place says what is wrong)
+            return cls(**found)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise not_ours(f"a job without a proper {error}") from None
-
-    @classmethod
-    def _read(cls, data: Any) -> Self:
-        if data["status"] not in get_args(Status):
-            raise ValueError("status")
-        return cls(
-            job_id=data["jobId"],
-            kind=data["jobType"],
-            status=data["status"],
-            queue=data.get("queue"),
-            run_at=_moment(data.get("runAt")),
-            created_at=datetime.fromisoformat(data["createdAt"]),
-            updated_at=datetime.fromisoformat(data["updatedAt"]),
-            finished_at=_moment(data.get("finishedAt")),
-            progress=data.get("progress"),
-            progress_note=data.get("progressNote"),
-            reason=(data.get("error") or {}).get("reason"),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +95,41 @@ class Page:
 
     jobs: tuple[dict[str, Any], ...]
     cursor: str | None
-    """Give it to `list_jobs` for the next page; None on the last."""
+    """Pass it to `list_jobs` for the next page; None on the last."""
+
+
+def wired(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields that were given, by the API's names, with times as text."""
+    return {
+        to_camel(name): value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value not in (None, (), [])
+    }
+
+
+def query_of(given: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The filters of a listing as the parameters of a URL: one for each value of a list and each pair of metadata."""
+    found: list[tuple[str, str]] = []
+    for name, value in wired(given).items():
+        if isinstance(value, Mapping):
+            found += [(name, _pair(name, key, one)) for key, one in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            found += [(name, str(one)) for one in value]
+        else:
+            found.append((name, str(value)))
+    return tuple(found)
+
+
+def _pair(name: str, key: object, value: object) -> str:
+    if not isinstance(key, str) or not key or "=" in key:
+        raise TypeError(f"{name}: {key!r} is no key to filter by; it is a text without =")
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"{name}: {key} {value!r} is neither a text, a number nor a bool, which alone are filtered by")
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def encode(value: object) -> bytes:
-    """A body, in JSON as the API takes it."""
+    """Return a body, in JSON as the API takes it."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -126,7 +137,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """The JSON of a successful answer."""
+    """Return the JSON of a successful response."""
     try:
         return json.loads(content)
     except ValueError:
@@ -134,9 +145,5 @@ def decode(content: bytes) -> Any:
 
 
 def not_ours(what: str) -> ApiError:
-    """What is raised for an answer that the API does not give."""
+    """Return the exception for a response that the API never sends."""
     return ApiError(f"the server answered with {what}", hint="is the base URL that of a Leasehold API?")
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

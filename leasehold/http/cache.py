@@ -1,14 +1,13 @@
-"""What many viewers ask within a moment is asked of the database once."""
+"""What many callers ask within a moment is asked of the database once."""
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-_MOST: Final = 1000
 
 
 @dataclass(slots=True)
@@ -16,39 +15,47 @@ class _Entry:
     answer: "asyncio.Future[Any]"
     until: float
 
+    def is_stale(self, now: float) -> bool:
+        """Whether to ask again: the answer is too old, a failure, or of an event loop that has ended."""
+        answer = self.answer
+        if answer.done():
+            return now >= self.until or answer.cancelled() or answer.exception() is not None
+        return answer.get_loop() is not asyncio.get_running_loop()
+
 
 class Cache:
-    """Answers by key, each good for some seconds; whoever asks while one is under way waits for the same one."""
+    """Answers by key, each good for some seconds; callers that ask while a query is under way share its answer."""
 
-    def __init__(self) -> None:
-        self._entries: dict[Hashable, _Entry] = {}
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
 
     async def get(self, key: Hashable, seconds: float, make: Callable[[], Awaitable[T]]) -> T:
-        """The answer, made now or a moment ago. A failure is not kept."""
-        loop = asyncio.get_running_loop()
+        """Return the answer, made now or a moment ago. A failure is not kept."""
         now = time.monotonic()
         entry = self._entries.get(key)
-        if entry is None or _is_stale(entry, now, loop):
-            if len(self._entries) >= _MOST:
-                self._entries.clear()
+        if entry is None or entry.is_stale(now):
             entry = self._entries[key] = _Entry(asyncio.ensure_future(make()), now + seconds)
-            entry.answer.add_done_callback(_noticed)
-        # Shielded: whoever asked first may hang up, and the others still wait.
-        answer: T = await asyncio.shield(entry.answer)
+            # So that there is no warning of its error if every caller is gone.
+            entry.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        answer: T
+        if entry.answer.done():
+            answer = entry.answer.result()
+        else:
+            # Shielded: the caller that asked first may be cancelled, and the others still wait.
+            answer = await asyncio.shield(entry.answer)
         return answer
 
+    def forget(self, key: Hashable) -> None:
+        """Ask again at the next call."""
+        self._entries.pop(key, None)
+
     def clear(self) -> None:
-        """Forget everything: somebody has just changed something, and wants to see it."""
+        """Forget everything, after a change that callers want to see at once."""
         self._entries.clear()
-
-
-def _is_stale(entry: _Entry, now: float, loop: asyncio.AbstractEventLoop) -> bool:
-    answer = entry.answer
-    if answer.get_loop() is not loop or answer.cancelled():
-        return True
-    return answer.done() and (now >= entry.until or answer.exception() is not None)
-
-
-def _noticed(answer: "asyncio.Future[Any]") -> None:
-    if not answer.cancelled():
-        answer.exception()  # if nobody waits any more, nobody is to be warned

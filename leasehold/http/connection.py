@@ -1,8 +1,10 @@
-"""Connections whose other end takes its time: each may keep a socket of ours only for so long.
+"""The protocol of a connection, with limits that uvicorn does not have.
 
-The server below us waits for ever for the rest of a request's head, takes a head of any size, trailers of any size
-behind a chunked body, and waits for ever for a client that does not read its answer. It also closes a connection while
-the client still sends, which takes the answer away again. Bodies have a deadline of their own, see `body.py`.
+uvicorn waits without a limit for the rest of a request's head and for a client that does not read its response, and
+accepts heads and trailers of any size. It also closes a connection while the client still sends, and a client that sees
+this does not read the response. Bodies have a deadline of their own, see `body.py`.
+
+What this uses of uvicorn is undocumented: `tests/http/test_uvicorn.py` lists it, pyproject.toml bounds the version.
 """
 
 from asyncio import TimerHandle, Transport
@@ -17,11 +19,11 @@ _PER_CHUNK: Final = 16
 """Bytes around a chunk that are not counted: its size in hexadecimal digits and two line ends."""
 
 _MOST_DISCARDED: Final = 64 * 1024 * 1024
-"""Bytes of a refused request that are read, so that its sender gets to read the answer."""
+"""Bytes of a refused request that are read, so that its sender reads the response."""
 
 
-class _Way:
-    """The transport as uvicorn sees it: one that is closed while the client still sends is closed in two steps."""
+class _ClosingTransport:
+    """Stands for the transport: to close it while the client still sends takes two steps."""
 
     def __init__(self, transport: Transport, protocol: "PatientProtocol") -> None:
         self._protocol = protocol
@@ -32,16 +34,16 @@ class _Way:
         self._transport = transport
 
     def close(self) -> None:
-        """No more is written; what still comes is read for a while, and thrown away."""
+        """Write no more; read and discard what still arrives for a while."""
         self._protocol.linger(self._transport)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether it is closed, or about to be."""
         return self._protocol.lingering or self._transport.is_closing()
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with bounds on the patience it has."""
+    """uvicorn's protocol with deadlines and limits."""
 
     head_seconds: float
     head_bytes: int
@@ -49,7 +51,7 @@ class PatientProtocol(HttpToolsProtocol):
     linger_seconds: float
 
     lingering = False
-    """The answer was given, the rest of the request is thrown away."""
+    """The response was sent, and the rest of the request is discarded."""
 
     _head_timer: TimerHandle | None = None
     _send_timer: TimerHandle | None = None
@@ -62,16 +64,17 @@ class PatientProtocol(HttpToolsProtocol):
     _discarded = 0
     _refused = False
     _over = False
+    _ended = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """A client is there."""
+        """Begin to wait for the head of the first request."""
         super().connection_made(transport)
-        way: Any = _Way(transport, self)
+        way: Any = _ClosingTransport(transport, self)
         self.transport = way
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Cancel the timers."""
         self._over = True
         for timer in (self._head_timer, self._send_timer):
             if timer is not None:
@@ -79,8 +82,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """It has sent something."""
-        if self._is_deaf:
+        """Count the bytes, and pass them to the parser unless a limit is exceeded."""
+        if self._discards:
             self._discarded += len(data)
             if self._discarded > _MOST_DISCARDED:
                 self.transport.abort()
@@ -90,7 +93,8 @@ class PatientProtocol(HttpToolsProtocol):
         else:
             self._head_size += len(data)
             # A body may be behind the head in what has come, so only what lies before is counted against it.
-            if self._head_size > self.head_bytes and self._head_size - len(data) + _head_end(data) > self.head_bytes:
+            before = self._head_size - len(data)
+            if self._head_size > self.head_bytes and before + len(data.partition(b"\r\n\r\n")[0]) > self.head_bytes:
                 self._refuse(Problem("head-too-large", f"the limit is {self.head_bytes:,} bytes"))
                 return
         super().data_received(data)
@@ -99,23 +103,23 @@ class PatientProtocol(HttpToolsProtocol):
         if self._in_body and self._around > self.head_bytes + self._allowed_around:
             self._refuse(Problem("head-too-large", f"what is around the body has {self.head_bytes:,} bytes"))
             return
-        # Nothing of ours is under way and yet bytes come: the next head, or something that never becomes one.
+        # No request is being answered and yet bytes arrive: the next head, or bytes that never become one.
         if self._in_head or self.cycle.response_complete:
             self._expect_head()
 
     @property
-    def _is_deaf(self) -> bool:
-        """Whether what still comes is thrown away."""
+    def _discards(self) -> bool:
+        """Whether what still arrives is discarded."""
         return self.lingering or self._refused
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Expect headers from now on."""
         self._in_head = True
         self._hosts = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One line of the head. Behind a body there may be more of them, which mean nothing to us."""
+        """Keep a header. Trailers behind a body are ignored."""
         if self._in_head:
             name = name.lower()
             if name == b"host":
@@ -125,15 +129,13 @@ class PatientProtocol(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Its head is whole."""
-        if self._is_deaf:
+        """Start the request, unless its head is refused."""
+        if self._discards:
             return
         self._in_head = False
         self._in_body = True
         self._head_size = self._around = self._allowed_around = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._stop_head_timer()
         if self._hosts > 1:
             self._refuse(Problem("malformed-http", "there are two Host headers"))
             return
@@ -143,60 +145,77 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body."""
+        """Count and pass on a part of the body."""
         self._allowed_around += len(body)
-        if not self._is_deaf:
+        if not self._discards:
             super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """A chunk of its body begins."""
+        """Allow for the bytes around a chunk."""
         self._allowed_around += _PER_CHUNK
 
     def on_message_complete(self) -> None:
-        """Its body is whole."""
+        """End the body."""
         if self._refused:
             return
         self._in_body = False
         if not self.lingering:
             super().on_message_complete()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays: a client that sends no more may still read what it is owed."""
+        cycle: Any = self.cycle  # None before the first request
+        if self._ended:  # reading was resumed
+            return True
+        if self.lingering or cycle is None or cycle.response_complete or cycle.chunked_encoding:  # a stream has no end
+            return False
+        if cycle.more_body:  # the last request is not whole
+            if not self.pipeline:
+                return False
+            self.pipeline.popleft()
+        self._ended = True
+        self._in_body = False
+        self._stop_head_timer()
+        return True
+
     def on_response_complete(self) -> None:
-        """The answer is written; if the connection closes now, that must not take for ever either."""
+        """Limit the time that closing takes, if the connection closes now."""
+        if self._ended and not self.pipeline:
+            self.transport.close()
         super().on_response_complete()
         if self.transport.is_closing():
             self._expect_reading()
 
     def linger(self, transport: Transport) -> None:
-        """Close, but not while the client still sends: it would see that before it has read the answer."""
+        """Close, but not while the client still sends: it would see that before it has read the response."""
         if self._over or self.lingering or not self._in_body or not transport.can_write_eof():
             transport.close()
             return
         self.lingering = True
         self.flow.resume_reading()
         transport.write_eof()
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        self._stop_head_timer()
         self._head_timer = self.loop.call_later(self.linger_seconds, transport.close)
 
     def shutdown(self) -> None:
-        """The server ends."""
+        """Close at the end of the server."""
         if self.lingering:
             self.transport.abort()
         else:
             super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing more was asked for a while."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._expect_reading()
 
     def pause_writing(self) -> None:
-        """Our buffers are full."""
+        """Limit the time for which the buffers may be full."""
         super().pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """They are not any more."""
+        """Stop the timer: the buffers have room again."""
         super().resume_writing()
         if self._send_timer is not None and not self.transport.is_closing():
             self._send_timer.cancel()
@@ -206,21 +225,28 @@ class PatientProtocol(HttpToolsProtocol):
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
 
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
     def _expect_reading(self) -> None:
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(self.send_seconds, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """What has come is not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._refuse(Problem("malformed-http", msg))
 
     def _refuse(self, problem: Problem) -> None:
         self._refused = True
         cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
-            self._close_after(cycle)
+            cycle.keep_alive = False  # the whole request before this one is answered first
+            self._in_body = True  # what still arrives is discarded, see `linger`
+            self._stop_head_timer()
             return
-        # Two answers to one request would be taken for an answer to the next, as would one before those still owed.
+        # A second response, or one before those still owed, would be taken for the response to another request.
         started = cycle is not None and cycle.response_started and (self._in_body or not cycle.response_complete)
         if started or self.pipeline:
             self.transport.abort()
@@ -235,21 +261,8 @@ class PatientProtocol(HttpToolsProtocol):
         self.transport.close()
         self._expect_reading()
 
-    def _close_after(self, cycle: Any) -> None:
-        """What is refused came behind a whole request: that one gets its answer, what came behind gets none."""
-        cycle.keep_alive = False
-        self._in_body = True  # what still comes is thrown away, see `linger`
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
 
 def patient(settings: ApiSettings) -> type[PatientProtocol]:
-    """The protocol of a server with these settings; uvicorn makes one for each connection and knows none of them."""
+    """Return the protocol class of a server with these settings: uvicorn makes one instance for each connection."""
     names = ("head_seconds", "head_bytes", "send_seconds", "linger_seconds")
     return type("Patient", (PatientProtocol,), {name: getattr(settings, name) for name in names})
-
-
-def _head_end(data: bytes) -> int:
-    end = data.find(b"\r\n\r\n")
-    return len(data) if end < 0 else end

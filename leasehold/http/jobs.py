@@ -1,48 +1,81 @@
 """What has become of a job: its status, its result, its changes as they happen; and cancelling it."""
 
-import re
 import time
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
-from fastapi.responses import Response
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from leasehold.db.store import JobStatus, Seen
-from leasehold.http.auth import Caller, Need
-from leasehold.http.problems import Problem, responses
-from leasehold.http.runtime import Runtime, runtime
-from leasehold.http.schemas import JobView, ResultView, etag_of, view_of
-from leasehold.http.stream import EventStream
+from leasehold.errors import LeaseholdError
+from leasehold.http.front import Answer, operation
+from leasehold.http.problems import Problem, invalid
+from leasehold.http.runtime import Runtime
+from leasehold.http.schemas import EXAMPLE_ID, OVER, ResultView, StatusView, etag_of, parameter, view_of
+from leasehold.operate.caller import Caller
+from leasehold.operate.jobs import CANCEL
+from leasehold.operate.refusals import Refusal, is_uuid
 
-router = APIRouter(tags=["jobs"])
 
-OVER: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-"""The statuses that a job keeps."""
+class EventStream(StreamingResponse):
+    """A response of events, until there are no more or the client is gone."""
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
 
-JobId = Annotated[
-    str,
-    Path(
-        alias="jobId",
-        description="What POST /jobs gave.",
-        openapi_examples={"a job": {"value": "019a5f2e-7c11-7abc-8def-0123456789ab"}},
-        json_schema_extra={"format": "uuid"},
-    ),
-]
-Wait = Annotated[
-    int,
-    Query(ge=0, le=60, description="Seconds to wait for the job to finish; the answer comes as soon as it has."),
-]
-Reader = Annotated[Caller, Depends(Need("status", "read"))]
-"""With `status` it sees its namespace's own jobs, with `read` all of its queues and kinds."""
 
-Canceller = Annotated[Caller, Depends(Need("submit", "operate"))]
-"""With `submit` it cancels its namespace's own jobs, with `operate` all of its queues and kinds."""
+async def job_events(parts: Runtime, caller: Caller, job: Seen, last: str | None) -> AsyncGenerator[bytes, None]:
+    """Yield an event at once and at each change, comments in between, and end with the job. `last`: the id of the last
+    event that the client has seen, which is the ETag without its quotes: not every client repeats quotes.
+    """
+    seen: Seen | None = None
+    while True:
+        if job != seen:
+            seen, view = job, view_of(job)
+            etag = etag_of(view).strip('"')
+            if etag != (last or "").strip('"'):
+                last = etag
+                yield b"event: status\nid: " + etag.encode() + b"\ndata: " + view + b"\n\n"
+        if job.status in OVER or parts.watcher.closing.is_set():
+            return
+        try:
+            job = await parts.watcher.change(job, time.monotonic() + parts.settings.keepalive_seconds, caller.token)
+            await parts.gate.check(caller)
+        except LeaseholdError:
+            pass  # the database is away: the stream stays open until it is back
+        except Problem:
+            return  # too many requests wait, or the token was revoked: the client asks again
+        if job == seen:
+            yield b": still here\n\n"
 
+
+READERS: Final = ("status", "read", "operate")
+"""With `status` a token sees the jobs of its namespace, with `read` or `operate` all of its queues and kinds."""
+
+_WIDER: Final = ("read", "operate")
+
+CANCELLERS: Final = ("submit", "operate")
+"""With `submit` a token cancels jobs of its namespace, with `operate` all of its queues and kinds."""
+
+_wait: Final = TypeAdapter[int](Annotated[int, Field(ge=0, le=60)])
+
+_JOB_ID: Final = parameter(
+    "path", "jobId", "What POST /jobs returned.", {"type": "string", "format": "uuid"}, EXAMPLE_ID
+)
+_WAIT: Final = parameter(
+    "query", "wait", "Seconds to wait for the job to finish; the response comes as soon as it has.",
+    {**_wait.json_schema(), "default": 0},
+)  # fmt: skip
+_IF_NONE_MATCH: Final = parameter("header", "If-None-Match", "The ETag of an earlier response.", {"type": "string"})
+_LAST_EVENT: Final = parameter(
+    "header", "Last-Event-ID", "The id of the last event that the client has seen.", {"type": "string"}
+)
+_NO_CACHE: Final = (b"cache-control", b"private, no-cache")
 _EVENT_SCHEMA = {
     "type": "object",
     "description": "Each event.",
@@ -67,49 +100,36 @@ _STATUS_HEADERS = {
 }
 
 
-@router.get(
-    "/jobs/{jobId}",
-    operation_id="getJob",
-    summary="The status of a job",
-    response_model=JobView,
-    responses={
+@operation(
+    "GET /jobs/{jobId}", "getJob", "The status of a job", READERS, result=StatusView,
+    parameters=[_JOB_ID, _WAIT, _IF_NONE_MATCH],
+    answers={
         200: {"description": "What the job is now.", "headers": _STATUS_HEADERS},
         304: {"description": "It is still as If-None-Match has it.", "headers": _STATUS_HEADERS},
-        **responses("not-found", "invalid-request", "overloaded"),
     },
-)
-async def get_job(
-    request: Request,
-    caller: Reader,
-    job_id: JobId,
-    wait: Wait = 0,
-    if_none_match: Annotated[str | None, Header(description="The ETag of an earlier answer.")] = None,
-) -> Response:
-    """What the database has of the job, and never its payload. Reads only."""
-    parts = await runtime(request)
-    job = await _finished_or_late(parts, caller, await seen(parts, caller, job_id), wait)
+    problems=["not-found", "invalid-request", "overloaded"],
+)  # fmt: skip
+async def get_job(request: Request, parts: Runtime, caller: Caller) -> Answer:
+    """Return what the database has of the job, and never its payload. Reads only."""
+    job = await _waited(request, parts, caller)
     view = view_of(job)
     etag = etag_of(view)
-    headers = {"etag": etag, "cache-control": "private, no-cache", **retry_after(job)}
-    if if_none_match is not None and _matches(if_none_match, etag):
-        return Response(status_code=304, headers=headers)
-    return Response(view, media_type="application/json", headers=headers)
+    headers = [(b"etag", etag.encode()), _NO_CACHE]
+    headers += [(name.encode(), value.encode()) for name, value in retry_after(job).items()]
+    known = {part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")}
+    if known & {"*", etag}:
+        return Answer(304, b"", *headers)
+    return Answer(200, view, *headers)
 
 
-@router.get(
-    "/jobs/{jobId}/result",
-    operation_id="getJobResult",
-    summary="What a job's task returned",
-    response_model=ResultView,
-    responses={
-        200: {"description": "The job is COMPLETED."},
-        **responses("not-found", "not-finished", "job-failed", "invalid-request", "overloaded"),
-    },
-)
-async def get_job_result(request: Request, caller: Reader, job_id: JobId, wait: Wait = 0) -> Response:
-    """The result of a COMPLETED job; any other status is 409 with its own type. Reads only."""
-    parts = await runtime(request)
-    job = await _finished_or_late(parts, caller, await seen(parts, caller, job_id), wait)
+@operation(
+    "GET /jobs/{jobId}/result", "getJobResult", "What a job's task returned", READERS, result=ResultView,
+    parameters=[_JOB_ID, _WAIT], answers={200: {"description": "The job is COMPLETED."}},
+    problems=["not-found", "not-finished", "job-failed", "invalid-request", "overloaded"],
+)  # fmt: skip
+async def get_job_result(request: Request, parts: Runtime, caller: Caller) -> Answer:
+    """Return the result of a COMPLETED job; any other status is 409 with its own type. Reads only."""
+    job = await _waited(request, parts, caller)
     if job.status not in OVER:
         raise Problem("not-finished", f"the job is {job.status}", headers=retry_after(job), jobId=str(job.id))
     status: JobStatus | None = await parts.database.arun(parts.database.store.status(job.id))
@@ -119,67 +139,59 @@ async def get_job_result(request: Request, caller: Reader, job_id: JobId, wait: 
         reason = status.reason or "unknown"
         raise Problem("job-failed", f"the job is {status.status}: {reason}", jobId=str(job.id), reason=reason)
     body = f'{{"jobId":"{job.id}","status":"COMPLETED","result":{status.result_text or "null"}}}'
-    return Response(body, media_type="application/json", headers={"cache-control": "private, no-cache"})
+    return Answer(200, body.encode(), _NO_CACHE)
 
 
-@router.get(
-    "/jobs/{jobId}/events",
-    operation_id="watchJob",
-    summary="A job's changes as they happen",
-    response_class=Response,
-    responses={
+@operation(
+    "GET /jobs/{jobId}/events", "watchJob", "A job's changes as they happen", READERS, streams=True,
+    parameters=[_JOB_ID, _LAST_EVENT],
+    answers={
         200: {
             "description": "Server-sent events: `status` with a JobView at once and at each change, until it is final.",
             "content": {"text/event-stream": {"schema": _EVENT_SCHEMA, "example": _EVENT}},
         },
-        **responses("not-found", "invalid-request", "overloaded"),
     },
+    problems=["not-found", "overloaded"],
 )  # fmt: skip
-async def watch_job(
-    request: Request,
-    caller: Reader,
-    job_id: JobId,
-    last_event_id: Annotated[str | None, Header(description="The id of the last event that was seen.")] = None,
-) -> EventStream:
-    """A stream that ends with the job. With Last-Event-ID it begins with the next change. Reads only."""
-    parts = await runtime(request)
-    job = await seen(parts, caller, job_id)
-    check = partial(parts.gate.check, caller)
-    change = partial(parts.watcher.change, who=caller.token)
-    return EventStream(parts.watcher, job, parts.settings, last=last_event_id, final=OVER, check=check, change=change)
+async def watch_job(request: Request, parts: Runtime, caller: Caller) -> EventStream:
+    """Send events until the job ends. With Last-Event-ID the stream begins with the next change. Reads only."""
+    job = await seen(parts, caller, request.path_params["jobId"], *_WIDER)
+    return EventStream(job_events(parts, caller, job, request.headers.get("last-event-id")))
 
 
-@router.delete(
-    "/jobs/{jobId}",
-    operation_id="cancelJob",
-    summary="Cancel a job",
-    response_model=JobView,
-    responses={
-        200: {"description": "It is CANCELLED, now or before. A running task is stopped."},
-        **responses("not-found", "already-finished"),
-    },
-)
-async def cancel_job(request: Request, caller: Canceller, job_id: JobId) -> Response:
-    """Cancel a job: the caller's own with the scope submit, any with operate."""
-    parts = await runtime(request)
+@operation(
+    "DELETE /jobs/{jobId}", "cancelJob", "Cancel a job", CANCELLERS, result=StatusView, parameters=[_JOB_ID],
+    answers={200: {"description": "It is CANCELLED, now or before. A running task is stopped."}},
+    problems=["not-found", "already-finished"],
+)  # fmt: skip
+async def cancel_job(request: Request, parts: Runtime, caller: Caller) -> Answer:
+    """Cancel a job: one of the caller's namespace with the scope submit, any with operate."""
+    job_id = request.path_params["jobId"]
     job = await seen(parts, caller, job_id, "operate")
-    if not await parts.database.arun(parts.database.store.cancel(job.id)):
-        raise Problem("already-finished", "the job has ended otherwise", jobId=str(job.id))
-    return Response(view_of(await seen(parts, caller, job_id, "operate")), media_type="application/json")
+    if not await parts.database.arun(parts.database.store.cancel(job.id, f"by {caller.name}")):
+        raise Refusal(CANCEL.reason, f"the job {CANCEL.refused}", job=job.id)
+    return Answer(200, view_of(await seen(parts, caller, job_id, "operate")))
 
 
-async def seen(parts: Runtime, caller: Caller, job_id: str, wider: str = "read") -> Seen:
-    """The job as it is now, if there is one and it is the caller's business; with the scope `wider` it need not be its
-    namespace's own.
-    """
-    job = await parts.watcher.look(UUID(job_id)) if _UUID.fullmatch(job_id) else None
+OPERATIONS: Final = (get_job, get_job_result, watch_job, cancel_job)
+
+
+async def seen(parts: Runtime, caller: Caller, job_id: str, *wider: str) -> Seen:
+    """Return the job as it is now, if the caller may see it; a scope of `wider` shows those of other namespaces too."""
+    job = await parts.watcher.read(UUID(job_id)) if is_uuid(job_id) else None
     # A job's queue, kind and origin never change, so what was visible stays so.
-    if job is None or not caller.may_see(job, wider):
+    if job is None or not caller.may_see(job, *wider):
         raise Problem("not-found", "no such job")
     return job
 
 
-async def _finished_or_late(parts: Runtime, caller: Caller, job: Seen, wait: int) -> Seen:
+async def _waited(request: Request, parts: Runtime, caller: Caller) -> Seen:
+    """Return the job when it has finished, or after `?wait=` seconds."""
+    try:
+        wait = _wait.validate_python(request.query_params.get("wait", 0))
+    except ValidationError as error:
+        raise invalid(("wait", error.errors()[0]["msg"])) from None
+    job = await seen(parts, caller, request.path_params["jobId"], *_WIDER)
     deadline = time.monotonic() + min(wait, parts.settings.longest_wait)
     while job.status not in OVER and time.monotonic() < deadline and not parts.watcher.closing.is_set():
         job = await parts.watcher.change(job, deadline, caller.token)
@@ -187,12 +199,8 @@ async def _finished_or_late(parts: Runtime, caller: Caller, job: Seen, wait: int
 
 
 def retry_after(job: Seen) -> dict[str, str]:
-    """When to ask again, if that makes sense: soon, or when the job's time has come."""
+    """Return when to ask again, if that makes sense: soon, or when the job's time has come."""
     if job.status in OVER:
         return {}
     left = (job.run_at - datetime.now(UTC)).total_seconds() if job.status == "PENDING" else 0
     return {"retry-after": str(max(1, min(60, round(left))))}
-
-
-def _matches(condition: str, etag: str) -> bool:
-    return condition.strip() == "*" or etag in (part.strip().removeprefix("W/") for part in condition.split(","))

@@ -1,29 +1,25 @@
-"""Every answer that is not the one hoped for: problem details (RFC 9457) with constant titles and stable types."""
+"""Every response that is an error: problem details (RFC 9457) with constant titles and stable types."""
 
 import http
+import itertools
 import json
-import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from logging import DEBUG, ERROR, WARNING
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from leasehold.errors import (
-    DatabaseReadOnly,
-    DatabaseUnavailable,
-    IdempotencyConflict,
-    IllegalTransition,
-    InvalidJob,
-    JobUnknown,
-    LeaseholdError,
-    SchemaMismatch,
-    TokenTooStrong,
-)
+from leasehold import errors
+from leasehold._logger import logger_of
+from leasehold.operate.refusals import Reason, Refusal
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class Known:
 
 
 KNOWN: Final[dict[str, Known]] = {
-    "malformed-http": Known(400, "The request is not HTTP", "Neither the target nor the body was looked at."),
+    "malformed-http": Known(400, "The request is not HTTP", "Neither the target nor the body was read."),
     "malformed-json": Known(400, "The body is not JSON", "It cannot be parsed, is not UTF-8, or names a field twice."),
     "key-conflict": Known(
         400,
@@ -83,7 +79,18 @@ KNOWN: Final[dict[str, Known]] = {
     ),
 }  # fmt: skip
 
-_BY_STATUS: Final = {400: "malformed-json", 404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
+_BY_STATUS: Final = {
+    400: ("malformed-json", "Bad Request"),
+    404: ("not-found", "nothing is served here"),
+    405: ("method-not-allowed", "another method is needed"),
+    413: ("body-too-large", "Request Entity Too Large"),
+}
+"""What a router raises."""
+
+_LONGEST_NAME: Final = 200
+"""How much of a field's name an answer repeats: clients choose it."""
+
+_is_name: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*").fullmatch
 
 
 class Problem(Exception):
@@ -108,7 +115,7 @@ class Problem(Exception):
             self.headers["retry-after"] = str(max(1, round(retry_after)))
 
     def body(self, root: str = "") -> bytes:
-        """The answer's body."""
+        """Return the answer's body."""
         document: dict[str, object] = {
             "type": f"{root}/problems/{self.name}",
             "title": self.known.title,
@@ -130,47 +137,70 @@ class Problem(Exception):
         await send({"type": "http.response.body", "body": body})
 
 
+EXPECTED: Final = (Problem, errors.LeaseholdError, HTTPException, ClientDisconnect)
+"""The errors that are no defects."""
+
+
 def invalid(*errors: tuple[str, str]) -> Problem:
-    """What is wrong with which field."""
+    """Return the problem of wrong fields, each with what is wrong."""
     first = errors[0]
     detail = f"{first[0]}: {first[1]}" if first[0] else first[1]
-    return Problem(
-        "invalid-request", detail, errors=[{"field": field, "message": message} for field, message in errors]
-    )
+    named = [{"field": field, "message": message} for field, message in errors]
+    return Problem("invalid-request", detail, errors=named)
 
 
-def problem_of(error: LeaseholdError) -> Problem:  # noqa: PLR0911 (a table)
-    """What one of our own errors means to a client."""
+def invalid_fields(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> Problem:
+    """Return the problem of what pydantic has found to be wrong: each field once, at most ten."""
+    found: dict[str, str] = {}
+    for error in errors:
+        # Without the names of types that pydantic adds.
+        place = [str(part) for n, part in enumerate(error["loc"]) if n == 0 or isinstance(part, int) or _is_name(part)]
+        name = (prefix + ".".join(place))[:_LONGEST_NAME]
+        words = "unknown field" if error["type"] == "extra_forbidden" else str(error["msg"])
+        found.setdefault(name, words.removeprefix("Value error, "))
+    return invalid(*itertools.islice(found.items(), 10))
+
+
+def problem_of(error: Exception, doing: str = "") -> Problem:
+    """Return the problem that a client sees in place of an error: the only place that decides this."""
     match error:
-        case DatabaseReadOnly():
-            logger.warning("%s", error)
-            return Problem("database-unavailable", "the database of this server takes no writes", retry_after=1)
-        case DatabaseUnavailable():
-            logger.warning("the database is not available: %s", error)
-            return Problem("database-unavailable", "PostgreSQL does not answer; try again", retry_after=1)
-        case SchemaMismatch():
-            logger.error("%s", error)
-            return Problem("schema-mismatch", "run `leasehold migrate`", retry_after=10)
-        case TokenTooStrong():
-            return Problem("forbidden", error.args[0])
-        case JobUnknown():
-            return Problem("not-found", "no such job")
-        case IdempotencyConflict():
-            return Problem("idempotency-conflict", "the key belongs to a job of another type or payload")
-        case IllegalTransition():
-            return Problem("illegal-transition", error.args[0])
-        case InvalidJob():
+        case Problem():
+            return error
+        case HTTPException():
+            name, words = _BY_STATUS.get(error.status_code, ("internal", http.HTTPStatus(error.status_code).phrase))
+            return Problem(name, words, headers=error.headers)
+        case Refusal():
+            of_job: dict[str, Any] = {} if error.job is None else {"jobId": str(error.job)}
+            return Problem(REFUSALS[error.reason], error.args[0], **of_job)
+        case errors.InvalidArgument():
             return invalid(("", error.args[0]))
+        case errors.LeaseholdError():
+            name, detail, retry_after, level = next(known for kind, known in _OURS.items() if isinstance(error, kind))
+            logger.log(level, "%s: %s", name, error)
+            return Problem(name, detail or error.args[0], retry_after=retry_after)
         case _:
-            logger.error("an error that no client should see: %s", error)
+            logger.error("a defect while answering %s", doing, exc_info=error)
             return Problem("internal", "the server's log has more")
 
 
-def problem_of_status(status: int, headers: Mapping[str, str] | None = None) -> Problem:
-    """What the router has to say: 404, 405, and little else."""
-    name = _BY_STATUS.get(status, "internal")
-    words = {404: "nothing is served here", 405: "another method is needed"}
-    return Problem(name, words.get(status, http.HTTPStatus(status).phrase), headers=headers)
+REFUSALS: Final[dict[Reason, str]] = {
+    "unknown": "not-found", "forbidden": "forbidden",
+    "finished": "already-finished", "wrong state": "illegal-transition",
+}  # fmt: skip
+"""The problems that refusals become."""
+
+_OTHER: Final = "the key belongs to a job of another type or payload"
+_OURS: Final[dict[type[errors.LeaseholdError], tuple[str, str | None, int | None, int]]] = {
+    errors.DatabaseReadOnly: ("database-unavailable", "the database of this server takes no writes", 1, WARNING),
+    errors.DatabaseUnavailable: ("database-unavailable", "PostgreSQL does not answer; try again", 1, WARNING),
+    errors.SchemaMismatch: ("schema-mismatch", "run `leasehold migrate`", 10, ERROR),
+    errors.TokenTooStrong: ("forbidden", None, None, DEBUG),
+    errors.JobUnknown: ("not-found", "no such job", None, DEBUG),
+    errors.IdempotencyConflict: ("idempotency-conflict", _OTHER, None, DEBUG),
+    errors.IllegalTransition: ("illegal-transition", None, None, DEBUG),
+    errors.LeaseholdError: ("internal", "the server's log has more", None, ERROR),
+}  # fmt: skip
+"""The problem, its detail (None: the error's own words), Retry-After, and how it is logged. Subclasses come first."""
 
 
 # -- in OpenAPI
@@ -200,27 +230,21 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def responses(*names: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route that may answer with these problems."""
-    found: dict[int | str, dict[str, Any]] = {}
+_REPEATED: Final = frozenset({"rate-limited", "database-unavailable", "not-finished"})
+_RETRY_AFTER: Final = {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
+
+
+def add_problems(found: dict[str, dict[str, Any]], *names: str) -> None:
+    """Add these problems to the responses of an operation."""
     for name in names:
         known = KNOWN[name]
-        answer = found.setdefault(known.status, {"description": "", "content": {MEDIA_TYPE: {}}})
-        answer["description"] = "; ".join(filter(None, [answer["description"], known.title]))
-        content = answer["content"][MEDIA_TYPE]
-        content["schema"] = {"$ref": "#/components/schemas/Problem"}
-        content.setdefault("examples", {})[name] = {
-            "summary": known.meaning,
-            "value": {
-                "type": f"/problems/{name}",
-                "title": known.title,
-                "status": known.status,
-                "detail": known.meaning,
-            },
-        }
-        if name in {"rate-limited", "database-unavailable", "not-finished"}:
-            answer.setdefault("headers", {})["Retry-After"] = {
-                "description": "Seconds after which to try again.",
-                "schema": {"type": "integer", "minimum": 1},
-            }
-    return found
+        answer = found.setdefault(str(known.status), {})
+        schema = {"$ref": "#/components/schemas/Problem"}
+        content = answer.setdefault("content", {}).setdefault(MEDIA_TYPE, {"schema": schema})
+        examples = content.setdefault("examples", {})
+        if name not in examples:
+            value = {"type": f"/problems/{name}", "title": known.title, "status": known.status, "detail": known.meaning}
+            examples[name] = {"summary": known.meaning, "value": value}
+            answer["description"] = "; ".join(filter(None, [answer.get("description"), known.title]))
+        if name in _REPEATED:
+            answer.setdefault("headers", {}).setdefault("Retry-After", _RETRY_AFTER)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
@@ -11,13 +11,20 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from leasehold.db.store import Seen, Submitted
-from leasehold.intent import DUE, LARGEST, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TAGS
+from leasehold._facts import MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_NUMBER, MAX_TAGS
+from leasehold.db.store import Seen
+from leasehold.intent import check_metadata
 
 JobStatusName = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
 
+OVER: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+"""The statuses that a job keeps."""
+
+MAX_PAIRS: Final = 20
+"""Pairs of metadata in one filter."""
+
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?\d*(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
-_quoted: Final = json.encoder.encode_basestring_ascii
+quoted: Final = json.encoder.encode_basestring_ascii
 
 
 class View(BaseModel):
@@ -33,7 +40,7 @@ class Asked(View):
 
 
 def rfc3339(moment: datetime) -> str:
-    """The moment in UTC, with a Z."""
+    """Return the moment in UTC, with a Z."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     return utc.isoformat()[:-6] + "Z"
 
@@ -51,18 +58,21 @@ def _read_moment(value: Any) -> datetime:
         raise ValueError("no such time in the calendar") from None
 
 
-def _integral(value: Any) -> Any:
-    # To JSON Schema 5.0 is an integer.
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+WHOLE: Final = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+"""Of a whole number, which JSON may write as 5.0."""
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains the character NUL")
+    return text
 
 
 def _fits(most: int) -> AfterValidator:
     def check(text: str) -> str:
         if len(text) * 4 > most and len(text.encode("utf-8", "surrogatepass")) > most:
             raise ValueError(f"longer than {most} bytes")
-        if "\0" in text:
-            raise ValueError("contains the character NUL")
-        return text
+        return _no_nul(text)
 
     return AfterValidator(check)
 
@@ -78,32 +88,98 @@ Tag = Annotated[str, Field(max_length=MAX_KEY_BYTES), _fits(MAX_KEY_BYTES)]
 When = Annotated[datetime, BeforeValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 """A time in a request: with a time zone."""
 
+_NO_NUL: Final = {"pattern": "^[^\\x00]*$"}
+Words = Annotated[str, Field(max_length=1000, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
+"""What a person has to say about something."""
 
-class JobRequest(Asked):
+ErrorClass = Annotated[str, Field(max_length=500, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
+
+
+def _small(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_metadata(metadata)
+    except ValueError as error:  # the answer names the field itself
+        raise ValueError(str(error).removeprefix("metadata: ")) from None
+    return metadata
+
+
+Priority = Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), WHOLE]
+Attempts = Annotated[int, Field(ge=1, le=MAX_NUMBER), WHOLE]
+Metadata = Annotated[dict[str, Any], AfterValidator(_small)]
+
+
+class RequestedFields(Asked):
+    """A job, whether it is submitted or made by a schedule."""
+
+    job_type: Name = Field(description="Which task shall run.")
+    payload: dict[str, Any] = Field(default_factory=dict, description="Its arguments: any JSON object.")
+    queue: Name | None = Field(None, description="Where it waits. Null, here and below: as its task declares.")
+    priority: Priority | None = Field(None, description="Higher is more urgent.")
+    max_attempts: Attempts | None = Field(None, description="How many failures end it.")
+    exclusive_key: Key | None = Field(None, description="At most one job of this key runs at a time.")
+    tags: list[Tag] | None = Field(None, max_length=MAX_TAGS, description="For people to find it by.")
+    metadata: Metadata | None = Field(None, description="Of the call: headers, trace context. At most 4 KiB of JSON.")
+
+
+class JobRequest(RequestedFields):
     """A job to be recorded."""
 
     model_config = ConfigDict(strict=True, title="JobRequest")
 
-    job_type: Name = Field(description="Which task shall run.")
-    payload: dict[str, Any] = Field(default_factory=dict, description="Its arguments: any JSON object.")
     idempotency_key: Key | None = Field(
         None, description="Names this request. At most one job per key, ever. May come as a header instead."
     )
-    queue: Name | None = Field(
-        None, description="Where it waits. Left out, like priority and maxAttempts: as the jobType's task declares it."
-    )
-    priority: Annotated[int, BeforeValidator(_integral), Field(ge=-LARGEST, le=LARGEST)] | None = Field(
-        None, description="Higher is more urgent."
-    )
     run_at: When | None = Field(None, description="Not before this moment.")
-    max_attempts: Annotated[int, BeforeValidator(_integral), Field(ge=1, le=LARGEST)] | None = Field(
-        None, description="How many failures end it."
-    )
-    exclusive_key: Key | None = Field(None, description="At most one job of this key runs at a time.")
-    tags: list[Tag] | None = Field(None, max_length=MAX_TAGS, description="For people to find it by.")
     idempotency: Literal["default", "strict"] = Field(
-        "default", description="strict: a used key is 409 when the type or the payload differ."
+        "default", description="strict: a used key is 409 when the type, payload, queue or priority differ."
     )
+
+    def columns(self, exact: Mapping[str, str]) -> str:
+        """Return the fields that the job has, by the names of its columns, as the members of a JSON object.
+
+        `exact`: the JSON text of objects, which stays as it is: Python would change the digits of numbers.
+        """
+        parts = []
+        for name, head in _COLUMNS:
+            value = self.__dict__[name]
+            if value is not None and value != []:
+                text = quoted(value) if type(value) is str else exact.get(name) or _encode(value)
+                parts.append(head + text)
+        return ",".join(parts)
+
+
+_COLUMNS: Final = tuple(
+    (name, f'"{"kind" if name == "job_type" else name}":')
+    for name in JobRequest.model_fields
+    if name not in {"idempotency_key", "idempotency"}
+)
+_encode: Final = json.JSONEncoder(default=datetime.isoformat).encode
+
+
+Pair = Annotated[str, Field(pattern="^[^=\\x00]+=[^\\x00]*$")]
+Pairs = Annotated[list[Pair], Field(min_length=1, max_length=MAX_PAIRS)]
+"""All of which a job's metadata must have."""
+
+
+class JobFilter(View):
+    """Which jobs: all fields that are given must hold."""
+
+    kind: Name | None = Field(None, description="Jobs of this type.")
+    queue: Name | None = Field(None, description="Jobs of this queue.")
+    tag: Tag | None = Field(None, description="Jobs with this tag.")
+    metadata: Pair | Pairs | None = Field(
+        None, description="Jobs whose metadata have this, or all of these: key=value."
+    )
+    exclusive_key: Key | None = Field(None, description="Jobs with this exclusive key.")
+    error_class: ErrorClass | None = Field(None, description="Jobs whose latest recorded attempt has this error class.")
+    created_after: When | None = Field(None, description="Created at this moment or later.")
+    created_before: When | None = Field(None, description="Created before this moment.")
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as the database has it."""
+        return self.model_dump(
+            mode="json", by_alias=False, exclude_none=True, include=set(JobFilter.model_fields) | {"state"}
+        )
 
 
 class BatchRequest(Asked):
@@ -118,8 +194,10 @@ class JobError(View):
     reason: str = Field(description="exhausted, fatal, lease_expired, set_aside, …: one word, constant.")
 
 
-class JobView(View):
+class StatusView(View):
     """What a client may know of a job."""
+
+    model_config = ConfigDict(title="JobView")
 
     job_id: UUID
     job_type: str
@@ -137,7 +215,7 @@ class JobView(View):
 class BatchView(View):
     """The jobs of a batch, in its order."""
 
-    jobs: list[JobView]
+    jobs: list[StatusView]
 
 
 class ResultView(View):
@@ -148,84 +226,39 @@ class ResultView(View):
     result: Any = Field(description="Any JSON value; null if the task returned nothing.")
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A valid request for a job, ready for the database."""
-
-    kind: str
-    queue: str | None
-    key: str
-    element: str
-    """The element of submit_many's array, as JSON text without its opening brace and id."""
-    queues: frozenset[str] | None = None
-    """The queues whose jobs the caller may see; None: all."""
-    kinds: frozenset[str] | None = None
-    """The kinds whose jobs the caller may see; None: all."""
-
-    def shows(self, job: Submitted) -> bool:
-        """Whether the caller may see the job that has the key."""
-        return (self.queues is None or job.queue in self.queues) and (self.kinds is None or job.kind in self.kinds)
-
-
-_OWN: Final = ',"own":true'
-
-
-def element_of(
-    request: JobRequest,
-    key: str,
-    payload: str,
-    queues: frozenset[str] | None = None,
-    origin: str | None = None,
-    *,
-    own: bool = False,
-) -> str:
-    """The request as an element of submit_many's array. `payload` is JSON text and stays as it is.
-
-    `queues`: those that the job may wait in. If the request names none, the database looks whether the kind's is one.
-    `origin`: the namespace whose own the job is. `own`: the caller sees no other jobs, so its key must not find one.
-    """
-    parts = [f'"kind":{_quoted(request.job_type)},"idempotency_key":{_quoted(key)}{_OWN if own else ""}']
-    if request.queue is not None:
-        parts.append(f'"queue":{_quoted(request.queue)}')
-    elif queues is not None:
-        parts.append(f'"queues":{json.dumps(sorted(queues))}')
-    if origin is not None:
-        parts.append(f'"origin":{_quoted(origin)}')
-    if request.priority is not None:
-        parts.append(f'"priority":{request.priority}')
-    if request.max_attempts is not None:
-        parts.append(f'"max_attempts":{request.max_attempts}')
-    if request.run_at is not None:
-        parts.append(f'"run_at":"{request.run_at.isoformat()}"')
-    if request.exclusive_key is not None:
-        parts.append(f'"exclusive_key":{_quoted(request.exclusive_key)}')
-    if request.tags:
-        parts.append(f'"tags":{json.dumps(request.tags)}')
-    if request.idempotency == "strict":
-        parts.append('"strict":true')
-    parts.append(f'"payload":{payload}}}')
-    return ",".join(parts)
-
-
 def view_of(job: Seen) -> bytes:
-    """The JobView of a job, as JSON: by hand, because every answer has one. Always with the same fields."""
+    """Return the StatusView of a job, as JSON: by hand, because every answer has one. Always with the same fields."""
     finished = "null" if job.finished_at is None else f'"{rfc3339(job.finished_at)}"'
     progress = "null" if job.progress is None else repr(job.progress)
-    note = "null" if job.progress_note is None else _quoted(job.progress_note)
-    error = f'{{"reason":{_quoted(job.reason or "unknown")}}}' if job.status == "FAILED" else "null"
+    note = "null" if job.progress_note is None else quoted(job.progress_note)
+    error = f'{{"reason":{quoted(job.reason or "unknown")}}}' if job.status == "FAILED" else "null"
+    created = rfc3339(job.created_at)
+    run = created if job.run_at == job.created_at else rfc3339(job.run_at)
+    updated = created if job.updated_at == job.created_at else rfc3339(job.updated_at)
     return (
-        f'{{"jobId":"{job.id}","jobType":{_quoted(job.kind)},"status":"{job.status}","queue":{_quoted(job.queue)},'
-        f'"runAt":"{rfc3339(job.run_at)}","createdAt":"{rfc3339(job.created_at)}",'
-        f'"updatedAt":"{rfc3339(job.updated_at)}","finishedAt":{finished},"progress":{progress},'
-        f'"progressNote":{note},"error":{error}}}'
+        f'{{"jobId":"{job.id}","jobType":{quoted(job.kind)},"status":"{job.status}","queue":{quoted(job.queue)},'
+        f'"runAt":"{run}","createdAt":"{created}","updatedAt":"{updated}","finishedAt":{finished},'
+        f'"progress":{progress},"progressNote":{note},"error":{error}}}'
     ).encode()
 
 
 def etag_of(view: bytes) -> str:
-    """Changes exactly when the view does."""
+    """Return the ETag, which changes exactly when the view does."""
     return f'"{blake2b(view, digest_size=12).hexdigest()}"'
 
 
-def hint_of(job: Seen) -> str:
-    """What to say to sleeping workers of a job that was just accepted."""
-    return job.queue if job.state == "queued" else DUE
+def parameter(
+    where: str, name: str, description: str, schema: Mapping[str, Any], example: Any = None
+) -> dict[str, Any]:
+    """Return a parameter of an operation in the API's description; `where`: path, query or header."""
+    found = {"name": name, "in": where, "required": where == "path", "description": description, "schema": schema}
+    return found if example is None else {**found, "examples": {"one": {"value": example}}}
+
+
+EXAMPLE_ID: Final = "019a5f2e-7c11-7abc-8def-0123456789ab"
+KEY_HEADER: Final = parameter(
+    "header",
+    "Idempotency-Key",
+    "Names this request: sent twice, it is done once.",
+    {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+)

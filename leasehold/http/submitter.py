@@ -1,59 +1,52 @@
-"""Takes submissions to the database: those that come at about the same time in one statement, each with its own fate.
+"""Many requests, few statements: items that arrive while a statement is under way go together in the next one.
 
-When nothing is under way a submission is sent at once. What arrives meanwhile is gathered and goes together, so that
-a statement and a commit serve the more submissions the busier the server is, without a timer that a lone one would
-wait for. Two steps, each a transaction of its own: recorded as `created`, then accepted.
+When nothing is under way an item is sent at once. So a statement serves the more items the busier the server is, and
+no item waits for a timer. A submission takes two statements, each a transaction of its own: it is recorded as
+`created`, then accepted; and it has its own outcome, whatever becomes of the others in its statement.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Generic, TypeVar, cast
 from uuid import UUID
 
-from leasehold import failpoints
-from leasehold.db.pool import Database
+from leasehold import _failpoints as failpoints
+from leasehold._logger import logger_of
+from leasehold.db.call import Call
+from leasehold.db.database import Database
 from leasehold.db.sqlstates import of_one_row
 from leasehold.db.store import Refused, Seen, Submitted
 from leasehold.errors import DatabaseUnavailable, LeaseholdError, LockTimeout
 from leasehold.http.problems import Problem, invalid, problem_of
-from leasehold.http.schemas import Submission, hint_of
 from leasehold.http.settings import ApiSettings
+from leasehold.operate.caller import Caller
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
-_LEAST_SECONDS = 0.3
-"""What a statement gets even if its oldest submission has waited for long."""
+T = TypeVar("T")
+R = TypeVar("R")
 
-
-_GONE = Refused("55P03", "the job was pruned meanwhile, or another transaction is changing it")
-
-_IN_USE = "55P03"
-"""The code of a submission whose key an open transaction is using."""
-
-_APART_FOR = 5.0
-"""Seconds for which submissions with such a key go apart from all others."""
-
-_MOST_BUSY = 1000
+LEAST_SECONDS = 0.3
+"""What a statement gets even if its oldest item has waited for long."""
 
 _FEW = 32
 """So many are not worth two statements."""
 
 
-class _Waiter:
-    """A submission and whoever waits for what becomes of it."""
+@dataclass(slots=True, eq=False)
+class Waiter(Generic[T, R]):
+    """An item, and the future that its request waits for."""
 
-    __slots__ = ("answer", "at", "submission")
+    item: T
+    answer: "asyncio.Future[R]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    at: float = field(default_factory=time.monotonic)
 
-    def __init__(self, submission: Submission, answer: "asyncio.Future[Seen]") -> None:
-        self.submission = submission
-        self.answer = answer
-        self.at = time.monotonic()
-
-    def tell(self, outcome: "Seen | Problem") -> None:
-        """Say what became of it, unless nobody waits any more."""
+    def resolve(self, outcome: R | Problem) -> None:
+        """Set the outcome, unless the request is gone."""
         if self.answer.done():
             return
         if isinstance(outcome, Problem):
@@ -62,193 +55,214 @@ class _Waiter:
             self.answer.set_result(outcome)
 
 
+class Coalescer(Generic[T, R]):
+    """Sends items in batches, for one event loop."""
+
+    def __init__(
+        self, send: Callable[[list[Waiter[T, R]]], Awaitable[None]], *, senders: int, most: int, stopped: Problem
+    ) -> None:
+        self._send = send
+        """Sets the outcome of each waiter. What it raises is the outcome of all."""
+        self._senders = senders
+        """How many batches may be under way at a time."""
+        self._most = most
+        self._stopped = stopped
+        """The outcome of a batch that is cancelled."""
+        self._waiting: deque[Waiter[T, R]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, item: T) -> R:
+        """Return the outcome of the item, or raise a Problem."""
+        waiter: Waiter[T, R] = Waiter(item)
+        self._waiting.append(waiter)
+        if len(self._tasks) < self._senders:
+            self._tasks.add(asyncio.create_task(self._drive()))
+        return await waiter.answer
+
+    async def close(self, seconds: float) -> None:
+        """Wait until the batches under way have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def _drive(self) -> None:
+        try:
+            while self._waiting:
+                if batch := self._take():
+                    await self._send_batch(batch)
+        finally:
+            # Not in a callback of the task: that runs later, and an item that came before would wait for this task.
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _send_batch(self, batch: list[Waiter[T, R]]) -> None:
+        outcome = self._stopped
+        self._sending += 1
+        try:
+            await self._send(batch)
+        except Exception as error:  # noqa: BLE001 (the next batch is sent all the same)
+            outcome = problem_of(error, f"{len(batch)} requests")
+        finally:
+            self._sending -= 1
+            for waiter in batch:
+                waiter.resolve(outcome)
+
+    def _take(self) -> list[Waiter[T, R]]:
+        """Return all that wait, or a share of many if another task could send the rest: while one batch is in the
+        database, this process works on another.
+        """
+        waiting = len(self._waiting)
+        free = max(1, self._senders - self._sending)
+        share = waiting if waiting <= _FEW else -(-waiting // free)
+        batch = [self._waiting.popleft() for _ in range(min(share, self._most))]
+        return [waiter for waiter in batch if not waiter.answer.done()]
+
+
+# -- submissions
+
+_GONE: Final = Refused("55P03", "the job was pruned meanwhile, or another transaction is changing it")
+
+_UNKNOWN: Final = "%d submissions are answered with 503, their outcome is unknown: %s"
+_IN_USE: Final = "55P03"
+"""The code of a submission whose key an open transaction is using."""
+
+_APART_SECONDS: Final = 5.0
+"""For how long submissions with such a key are sent apart from all others, and how many of them at a time."""
+
+_APART: Final = 32
+
+_MOST_BUSY: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A valid request for a job, ready for the database."""
+
+    key: str
+    element: str
+    """The element of submit_many's array, as JSON text without its opening brace and id."""
+
+    caller: Caller
+    """Sees the job that has the key only if it may."""
+
+
+_Waiting = Waiter[Submission, Seen]
+
+
 class Submitter:
-    """The coalescer of one event loop."""
+    """Submits the jobs of all requests of one event loop."""
 
     def __init__(self, database: Database, settings: ApiSettings) -> None:
         self._database = database
-        self._settings = settings
-        self._waiting: deque[_Waiter] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
-        self._sending = 0
+        self._most_waiting = settings.waiting
+        stopped = Problem("outcome-unknown", "this server is stopping; repeat the request", retry_after=1)
+        self._together: Coalescer[Submission, Seen] = Coalescer(
+            self._send, senders=settings.senders, most=settings.coalesced, stopped=stopped
+        )
+        self._apart: Coalescer[Submission, Seen] = Coalescer(
+            partial(self._send, each=True), senders=1, most=_APART, stopped=stopped
+        )
         self._busy: dict[str, float] = {}
-        """Keys that an open transaction was using, and until when their submissions go apart from all others."""
-        self._apart: deque[_Waiter] = deque()
-        self._apart_lane: asyncio.Task[None] | None = None
+        """Keys that an open transaction was using, and until when their submissions are sent apart from all others."""
         self.statements = 0
         """How many statements were sent for how many submissions."""
         self.submissions = 0
 
     @property
     def waiting(self) -> int:
-        """How many submissions wait for a lane."""
-        return len(self._waiting) + len(self._apart)
+        """How many submissions wait to be sent."""
+        return len(self._together) + len(self._apart)
 
     async def submit(self, submission: Submission) -> Seen:
-        """The job that the submission is now, its own or the one that has its key. Or a Problem."""
-        if self.waiting >= self._settings.waiting:
+        """Return the job that the submission is now, a new one or the one that has its key; or raise a Problem."""
+        if self.waiting >= self._most_waiting:
             raise Problem("overloaded", f"{self.waiting:,} submissions wait already", retry_after=1)
-        waiter = _Waiter(submission, asyncio.get_running_loop().create_future())
-        if self._busy and self._is_busy(submission.key):
-            self._apart.append(waiter)
-            if self._apart_lane is None or self._apart_lane.done():
-                self._apart_lane = asyncio.create_task(self._drive_apart())
-            return await waiter.answer
-        self._waiting.append(waiter)
-        if len(self._lanes) < self._settings.lanes:
-            self._lanes.add(asyncio.create_task(self._drive()))
-        return await waiter.answer
+        if self._busy:
+            now = time.monotonic()
+            self._busy = {key: until for key, until in self._busy.items() if until > now}
+        return await (self._apart if submission.key in self._busy else self._together).ask(submission)
 
     async def submit_all(self, submissions: Sequence[Submission]) -> list[Seen]:
-        """The jobs of one batch, all or none."""
+        """Return the jobs of one batch, all or none."""
         deadline = time.monotonic() + self._database.wait
-        first = submissions[0]
-        ids = await self._database.anew_ids(len(submissions))
-        call = self._database.store.submit_many(
-            _array(ids, submissions),
-            all_or_none=True,
-            queues=_listed(first.queues),
-            kinds=_listed(first.kinds),
-            durable=False,
-        )
+        jobs = _array(await self._database.anew_ids(len(submissions)), submissions)
+        narrow = submissions[0].caller.narrow()
+        call = self._database.store.submit_many(jobs, all_or_none=True, **narrow, durable=False)
         recorded = False
         try:
             rows = await self._database.arun(call, deadline)
             recorded = True
-            jobs = await self._accept([row.id for row in rows if isinstance(row, Submitted)], deadline)
+            accepted = await self._accept([row.id for row in rows if isinstance(row, Submitted)], deadline)
         except LockTimeout as error:
-            raise Problem(
-                "database-unavailable",
-                "another transaction is using an idempotency key of this batch, nothing was recorded; repeat it",
-                retry_after=1,
-            ) from error
+            detail = "another transaction is using an idempotency key of this batch, nothing was recorded; repeat it"
+            raise Problem("database-unavailable", detail, retry_after=1) from error
         except DatabaseUnavailable as error:
             if not error.sent and not recorded:
                 raise
-            _log_unknown(len(submissions), error)
-            raise Problem(
-                "outcome-unknown", "repeat the request with the same idempotency keys", retry_after=1
-            ) from error
-        if len(jobs) < len(submissions):
-            raise _refusal(_GONE)
-        return jobs
+            logger.warning(_UNKNOWN, len(submissions), error)
+            detail = "repeat the request with the same idempotency keys"
+            raise Problem("outcome-unknown", detail, retry_after=1) from error
+        if len(accepted) < len(submissions):
+            raise refusal(_GONE)
+        return accepted
 
     async def close(self) -> None:
-        """Wait until what is under way has ended."""
-        lanes = self._lanes | ({self._apart_lane} if self._apart_lane is not None else set())
-        if lanes:
-            await asyncio.wait(lanes, timeout=self._database.wait + 1)
+        """Wait until the statements under way have ended."""
+        for each in (self._together, self._apart):
+            await each.close(self._database.wait + 1)
 
-    # -- lanes
+    # -- one statement
 
-    async def _drive(self) -> None:
-        """Send what waits, batch after batch, until nothing does."""
+    async def _run(self, many: Call[list[T]], each: Callable[[], Call[list[T]]], deadline: float) -> list[T]:
+        """Run the statement for all; if it fails because of one row, the statement that treats each on its own."""
         try:
-            while self._waiting:
-                await self._send_some()
-        finally:
-            # Here, not in a callback of the task: that comes later, and a submission in between would count on us.
-            self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-
-    async def _drive_apart(self) -> None:
-        """Send those whose key was in use a moment ago: no other submission waits for them."""
-        while self._apart:
-            batch = [self._apart.popleft() for _ in range(min(len(self._apart), _FEW))]
-            await self._send_these([waiter for waiter in batch if not waiter.answer.done()], each=True)
-
-    def _is_busy(self, key: str | None) -> bool:
-        now = time.monotonic()
-        self._busy = {busy: until for busy, until in self._busy.items() if until > now}
-        return key in self._busy
-
-    def _note_busy(self, waiter: _Waiter, row: Refused) -> None:
-        if row.code == _IN_USE and len(self._busy) < _MOST_BUSY:
-            self._busy[waiter.submission.key] = time.monotonic() + _APART_FOR
-
-    async def _send_some(self) -> None:
-        await self._send_these(self._take())
-
-    async def _send_these(self, batch: list[_Waiter], *, each: bool = False) -> None:
-        self._sending += 1
-        try:
-            await self._send(batch, each=each)
+            return await self._database.arun(many, deadline)
         except LeaseholdError as error:
-            _tell_all(batch, problem_of(error))
-        except asyncio.CancelledError:
-            _tell_all(batch, Problem("outcome-unknown", "this server is stopping; repeat the request", retry_after=1))
-            raise
-        except Exception:
-            # The lane goes on: others wait for it.
-            logger.exception("a defect while submitting")
-            _tell_all(batch, Problem("internal", "the server's log has more"))
-        finally:
-            self._sending -= 1
+            if not of_one_row(error):
+                raise
+            logger.info("one by one, because one of many is at fault: %s", error)
+        return await self._database.arun(each(), max(deadline, time.monotonic() + LEAST_SECONDS))
 
-    def _take(self) -> list[_Waiter]:
-        """What one lane sends: all that waits, or its share of many if another lane is free as well.
-
-        Shares keep the lanes out of step: while one batch is in the database, this process works on another.
-        """
-        waiting = len(self._waiting)
-        free = max(1, self._settings.lanes - self._sending)
-        share = waiting if waiting <= _FEW else -(-waiting // free)
-        batch = [self._waiting.popleft() for _ in range(min(share, self._settings.coalesced))]
-        return [waiter for waiter in batch if not waiter.answer.done()]
-
-    async def _record(self, jobs: str, deadline: float, *, each: bool) -> list[Submitted | Refused]:
-        """The first step for all in one statement, or one by one if that is refused: each has its own fate."""
-        store = self._database.store
-        if not each:
-            try:
-                return await self._database.arun(store.submit_many(jobs, durable=False), deadline)
-            except LeaseholdError as error:
-                if not of_one_row(error):
-                    raise
-                logger.info("submitting one by one, to find the one at fault: %s", error)
-        return await self._database.arun(
-            store.submit_each(jobs, durable=False), max(deadline, time.monotonic() + _LEAST_SECONDS)
-        )
-
-    async def _send(self, batch: list[_Waiter], *, each: bool = False) -> None:
-        if not batch:
-            return
-        deadline = max(batch[0].at + self._database.wait, time.monotonic() + _LEAST_SECONDS)
+    async def _send(self, batch: list[_Waiting], *, each: bool = False) -> None:
+        deadline = max(batch[0].at + self._database.wait, time.monotonic() + LEAST_SECONDS)
         ids = await self._database.anew_ids(len(batch))
         if failpoints.ARMED:
             failpoints.reach("before-submit")
         self.statements += 1
         self.submissions += len(batch)
-        submissions = [waiter.submission for waiter in batch]
+        jobs = _array(ids, [waiter.item for waiter in batch])
+        store = self._database.store
+        submit_each = partial(store.submit_each, jobs, durable=False)
         try:
-            rows = await self._record(_array(ids, submissions), deadline, each=each)
+            call = submit_each() if each else store.submit_many(jobs, durable=False)
+            rows = await self._run(call, submit_each, deadline)
         except DatabaseUnavailable as error:
             if not error.sent:
                 raise
-            _log_unknown(len(batch), error)
-            for waiter, job_id in zip(batch, ids, strict=True):
-                waiter.tell(_unknown(waiter, job_id))
+            _resolve_unknown(list(zip(batch, ids, strict=True)), error)
             return
         if failpoints.ARMED:
             failpoints.reach("after-submit")
-        recorded: list[tuple[_Waiter, Submitted]] = []
+        recorded: list[tuple[_Waiting, Submitted]] = []
         for waiter, row in zip(batch, rows, strict=True):
             if isinstance(row, Refused):
-                self._note_busy(waiter, row)
-                waiter.tell(_refusal(row))
-            elif not waiter.submission.shows(row):
-                waiter.tell(_conflict())
+                if row.code == _IN_USE and len(self._busy) < _MOST_BUSY:
+                    self._busy[waiter.item.key] = time.monotonic() + _APART_SECONDS
+                waiter.resolve(refusal(row))
+            elif (caller := waiter.item.caller).restricted and not caller.may(queue=row.queue, kind=row.kind):
+                waiter.resolve(refusal(Refused("LH004", "")))
             else:
                 recorded.append((waiter, row))
         await self._settle(recorded, deadline)
 
-    async def _settle(self, recorded: list[tuple[_Waiter, Submitted]], deadline: float) -> None:
+    async def _settle(self, recorded: list[tuple[_Waiting, Submitted]], deadline: float) -> None:
         try:
             jobs = await self._accept([row.id for _, row in recorded], deadline)
         except DatabaseUnavailable as error:
-            _log_unknown(len(recorded), error)
             # Recorded, but whether it may run is unknown: the client's repetition finds it by its key and accepts it.
-            for waiter, row in recorded:
-                waiter.tell(_unknown(waiter, row.id))
+            _resolve_unknown([(waiter, row.id) for waiter, row in recorded], error)
             return
         if failpoints.ARMED:
             failpoints.reach("after-accept")
@@ -256,25 +270,15 @@ class Submitter:
         for waiter, row in recorded:
             job = found.get(row.id)
             if job is not None and row.differs is not None:
-                job = job._replace(differs=row.differs)
-            waiter.tell(job or _refusal(_GONE))
+                job = job._replace(differs=row.differs.replace("kind", "jobType"))
+            waiter.resolve(job or refusal(_GONE))
 
     async def _accept(self, ids: list[UUID], deadline: float) -> list[Seen]:
-        """The second step; of those that were accepted before it only tells what they are now."""
+        """Accept jobs, the second step; return those that were accepted before as they are now."""
         if not ids:
             return []
         store = self._database.store
-        try:
-            rows = await self._database.arun(store.accept_many(ids, notify=False), deadline)
-        except LeaseholdError as error:
-            if not of_one_row(error):
-                raise
-            logger.info("accepting one by one, to find the one at fault: %s", error)
-            deadline = max(deadline, time.monotonic() + _LEAST_SECONDS)
-            rows = await self._database.arun(store.accept_each(ids, notify=False), deadline)
-        if hints := {hint_of(job) for job in rows if job.state in {"created", "queued"}}:
-            self._database.hints.hint(*hints)
-        return rows
+        return await self._run(store.accept_many(ids), partial(store.accept_each, ids), deadline)
 
 
 def _array(ids: Sequence[str], submissions: Sequence[Submission]) -> str:
@@ -282,23 +286,27 @@ def _array(ids: Sequence[str], submissions: Sequence[Submission]) -> str:
     return "[" + ",".join(f'{{"id":"{job_id}",{submission.element}' for job_id, submission in pairs) + "]"
 
 
-def _listed(names: frozenset[str] | None) -> list[str] | None:
-    return None if names is None else sorted(names)
+_COMPARED: Final = {"payload": "payload", "queue": "queue", "priority": "priority", "kind": "jobType"}
+"""What the database compares, with the API's names."""
 
 
-def _tell_all(batch: list[_Waiter], problem: Problem) -> None:
-    for waiter in batch:
-        waiter.tell(problem)
+def conflict(detail: str) -> str:
+    """Return what is wrong with a used key. Where the caller may see the job, the database has compared the two."""
+    differing = detail.rpartition(" with another ")[2].split(", ")
+    if _COMPARED.keys() >= set(differing):
+        return f"the key was used before, for a job with another {', '.join(_COMPARED[name] for name in differing)}"
+    return "the key belongs to another job"
 
 
-def _refusal(row: Refused) -> Problem:
+def refusal(row: Refused) -> Problem:
+    """Return the problem for the client of a submission that was not recorded."""
     match row.code:
         case "LH003":
             return invalid(("", row.detail))
         case "LH004":
-            return _conflict()
-        case "LH008":
-            return not_allowed()
+            return Problem("idempotency-conflict", conflict(row.detail))
+        case "LH008":  # it may not use the queue that the kind's task declares, nor know its name
+            return Problem("forbidden", "this token is not good for the queue that jobs of that jobType wait in")
         case "40001":
             return Problem("database-unavailable", "the job was pruned meanwhile; repeat the request", retry_after=1)
         case "55P03":
@@ -307,24 +315,9 @@ def _refusal(row: Refused) -> Problem:
             return invalid(("", f"the database refuses it: {row.detail}"))
 
 
-def not_allowed() -> Problem:
-    """The caller may not use the queue that the kind's task declares, and is not to know which one that is."""
-    return Problem("forbidden", "this token is not good for the queue that jobs of that jobType wait in")
-
-
-def _conflict() -> Problem:
-    return Problem("idempotency-conflict", "the key belongs to another job")
-
-
-def _log_unknown(count: int, error: DatabaseUnavailable) -> None:
-    logger.warning("%d submissions are answered with 503, their outcome is unknown: %s", count, error)
-
-
-def _unknown(waiter: _Waiter, job_id: UUID | str) -> Problem:
-    return Problem(
-        "outcome-unknown",
-        "repeat the request with the same idempotency key; the job has this id unless the key was in use before",
-        retry_after=1,
-        jobId=str(job_id),
-        idempotencyKey=waiter.submission.key,
-    )
+def _resolve_unknown(submitted: Sequence[tuple[_Waiting, UUID | str]], error: DatabaseUnavailable) -> None:
+    logger.warning(_UNKNOWN, len(submitted), error)
+    detail = "repeat the request with the same idempotency key; the job has this id unless the key was in use before"
+    for waiter, job_id in submitted:
+        key = waiter.item.key
+        waiter.resolve(Problem("outcome-unknown", detail, retry_after=1, jobId=str(job_id), idempotencyKey=key))

@@ -1,33 +1,29 @@
-"""Looks at jobs for all who wait for them: one statement for all, a few times a second, none while nobody waits."""
+"""Reads jobs for all requests that ask for them or wait for them: one statement for many."""
 
 import asyncio
 import time
 from collections import Counter
-from typing import cast
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from leasehold.db.pool import Database
+from leasehold.db.database import Database
 from leasehold.db.store import Seen
 from leasehold.errors import LeaseholdError
 from leasehold.http.problems import Problem
 from leasehold.http.settings import ApiSettings
+from leasehold.http.submitter import LEAST_SECONDS, Coalescer, Waiter
 
 _PER_STATEMENT = 1000
 
-_LEAST_SECONDS = 0.3
-"""What a statement gets even if somebody has waited for long."""
 
-
+@dataclass(slots=True, eq=False)
 class _Watch:
-    """One job that somebody waits for."""
+    """One job that requests wait for."""
 
-    __slots__ = ("changed", "failure", "seen", "watchers")
-
-    def __init__(self) -> None:
-        self.watchers = 0
-        self.seen: Seen | None = None
-        self.failure: LeaseholdError | None = None
-        self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    watchers: int = 0
+    seen: Seen | None = None
+    failure: LeaseholdError | None = None
+    changed: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def wake(self) -> None:
         if not self.changed.done():
@@ -35,97 +31,48 @@ class _Watch:
         self.changed = asyncio.get_running_loop().create_future()
 
 
-class _Look:
-    """One job that somebody wants to see now."""
-
-    __slots__ = ("answer", "at")
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
-        self.at = time.monotonic()
-
-    def fail(self, error: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
-            self.answer.exception()  # if nobody waits any more, nobody is to be warned
-
-
 class Watcher:
-    """The one who looks, for one event loop."""
+    """Reads jobs for the requests of one event loop."""
 
     def __init__(self, database: Database, settings: ApiSettings) -> None:
         self._database = database
         self._settings = settings
+        stopped = Problem("database-unavailable", "this server is stopping; ask another", retry_after=1)
+        self._reads: Coalescer[UUID, Seen | None] = Coalescer(
+            self._read, senders=settings.senders, most=_PER_STATEMENT, stopped=stopped
+        )
         self._watches: dict[UUID, _Watch] = {}
-        self._reading: dict[UUID, _Look] = {}
         self._task: asyncio.Task[None] | None = None
-        self._readers: set[asyncio.Task[None]] = set()
-        self._watching = 0
         self._by_token: Counter[UUID | None] = Counter()
-        self.closing = asyncio.Event()
-        """Set when this server is about to stop: nobody is kept waiting then."""
-        self.statements = 0
-
-    @property
-    def waiting(self) -> int:
+        self.waiting = 0
         """How many requests wait for jobs."""
-        return self._watching
+        self.closing = asyncio.Event()
+        """Set when this server is about to stop: requests wait no longer."""
 
-    # -- once
+    async def read(self, job_id: UUID) -> Seen | None:
+        """Return the job as it is now; None if there is none."""
+        return await self._reads.ask(job_id)
 
-    async def look(self, job_id: UUID) -> Seen | None:
-        """What the job is now; those who ask in the same moment are answered by one statement."""
-        look = self._reading.get(job_id)
-        if look is None:
-            look = self._reading[job_id] = _Look()
-            if len(self._readers) < self._settings.lanes:
-                self._readers.add(asyncio.create_task(self._read()))
-        return await asyncio.shield(look.answer)
+    async def _read(self, batch: list[Waiter[UUID, Seen | None]]) -> None:
+        # The oldest has waited already, perhaps for a statement that was not answered either.
+        deadline = max(batch[0].at + self._database.wait, time.monotonic() + LEAST_SECONDS)
+        found = await self._statuses(list({waiter.item for waiter in batch}), deadline)
+        for waiter in batch:
+            waiter.resolve(found.get(waiter.item))
 
-    async def _read(self) -> None:
-        try:
-            while self._reading:
-                await self._read_some()
-        finally:
-            # Here, not in a callback of the task: that comes later, and a look in between would count on this reader.
-            self._readers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-
-    async def _read_some(self) -> None:
-        # Taken out before the statement is sent: whoever asks from now on wants to know what is then.
-        asked = dict(list(self._reading.items())[:_PER_STATEMENT])
-        for job_id in asked:
-            del self._reading[job_id]
-        try:
-            self.statements += 1
-            # The oldest has waited already, perhaps for a statement that was not answered either.
-            oldest = min(look.at for look in asked.values())
-            deadline = max(oldest + self._database.wait, time.monotonic() + _LEAST_SECONDS)
-            rows = await self._database.arun(self._database.store.statuses(list(asked)), deadline)
-        except asyncio.CancelledError:
-            for look in asked.values():
-                look.fail(_stopped())
-            raise
-        except Exception as error:  # noqa: BLE001
-            # Theirs to tell, defect or not; the reader goes on, for others wait for it.
-            for look in asked.values():
-                look.fail(error)
-        else:
-            found = {job.id: job for job in rows}
-            for job_id, look in asked.items():
-                if not look.answer.done():
-                    look.answer.set_result(found.get(job_id))
-
-    # -- until it changes
+    async def _statuses(self, ids: list[UUID], deadline: float | None = None) -> dict[UUID, Seen]:
+        rows = await self._database.arun(self._database.store.statuses(ids), deadline)
+        return {job.id: job for job in rows}
 
     async def change(self, job: Seen, deadline: float, who: UUID | None = None) -> Seen:
-        """The job as soon as it is no longer as it was seen; else what it is at the deadline. `who`: the token."""
-        if self._watching >= self._settings.watchers:
-            raise Problem("overloaded", f"{self._watching:,} requests wait for jobs already", retry_after=1)
+        """Return the job as soon as it differs from `job`; else what it is at the deadline. `who`: the token."""
+        if self.waiting >= self._settings.watchers:
+            raise Problem("overloaded", f"{self.waiting:,} requests wait for jobs already", retry_after=1)
         if who is not None and self._by_token[who] >= self._settings.watchers_each:
             raise Problem("overloaded", f"{self._by_token[who]:,} requests of this token wait already", retry_after=1)
         watch = self._watches.setdefault(job.id, _Watch())
         watch.watchers += 1
-        self._watching += 1
+        self.waiting += 1
         self._by_token[who] += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._poll())
@@ -136,7 +83,7 @@ class Watcher:
                     return watch.seen
         finally:
             watch.watchers -= 1
-            self._watching -= 1
+            self.waiting -= 1
             self._by_token[who] -= 1
             if not self._by_token[who]:
                 del self._by_token[who]
@@ -147,6 +94,7 @@ class Watcher:
         return job
 
     async def _poll(self) -> None:
+        """Read all jobs that requests wait for, a few times a second, until there are none."""
         while self._watches and not self.closing.is_set():
             await asyncio.sleep(self._settings.poll_seconds)
             ids = list(self._watches)
@@ -154,28 +102,23 @@ class Watcher:
                 await self._poll_some(ids[begin : begin + _PER_STATEMENT])
 
     async def _poll_some(self, ids: list[UUID]) -> None:
+        failure: LeaseholdError | None = None
+        found: dict[UUID, Seen] = {}
         try:
-            self.statements += 1
-            rows = await self._database.arun(self._database.store.statuses(ids))
+            found = await self._statuses(ids)
         except LeaseholdError as error:
-            # They go on waiting; it may be back before their time is over.
-            for job_id in ids:
-                if (watch := self._watches.get(job_id)) is not None:
-                    watch.failure = error
-            return
-        for job in rows:
-            if (watch := self._watches.get(job.id)) is not None:
-                watch.failure = None
-                if watch.seen != job:
-                    watch.seen = job
-                    watch.wake()
+            failure = error  # the requests go on waiting: the database may be back before their time is over
+        for job_id in ids:
+            watch, job = self._watches.get(job_id), found.get(job_id)
+            if watch is None or (job is None and failure is None):
+                continue
+            watch.failure = failure
+            if job is not None and watch.seen != job:
+                watch.seen = job
+                watch.wake()
 
     def close(self) -> None:
-        """Let all who wait go with what is known."""
+        """End all waits with what is known."""
         self.closing.set()
         for watch in self._watches.values():
             watch.wake()
-
-
-def _stopped() -> Problem:
-    return Problem("database-unavailable", "this server is stopping; ask another", retry_after=1)

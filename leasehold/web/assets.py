@@ -1,55 +1,37 @@
-"""Style sheets and scripts: read once, named by their content, kept by browsers for good."""
+"""Style sheets and scripts: read once, named by their content, cached by browsers without end."""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import PurePath
 from typing import Final
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
-_TYPES: Final = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asset:
-    """One file."""
-
-    content: bytes
-    media_type: str
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @cache
-def assets() -> dict[str, Asset]:
-    """The files by name."""
-    return dict(sorted(_read()))
+def _assets() -> dict[str, bytes]:
+    files = resources.files("leasehold.web").joinpath("static").iterdir()
+    return {file.name: file.read_bytes() for file in files if PurePath(file.name).suffix in _TYPES}
 
 
 @cache
 def edition() -> str:
-    """Changes exactly when any of the files does. In the path, so that scripts find each other by relative names."""
+    """Return what changes exactly when a file does. It is part of the path, so scripts import each other relatively."""
     digest = hashlib.blake2b(digest_size=8)
-    for name, asset in assets().items():
-        digest.update(name.encode() + b"\0" + asset.content)
+    for name, content in sorted(_assets().items()):
+        digest.update(name.encode() + b"\0" + content)
     return digest.hexdigest()
 
 
-def _read() -> Iterator[tuple[str, Asset]]:
-    for file in resources.files("leasehold.web").joinpath("static").iterdir():
-        suffix = file.name[file.name.rfind(".") :]
-        if suffix in _TYPES:
-            yield file.name, Asset(content=file.read_bytes(), media_type=_TYPES[suffix])
-
-
-def served(wanted: str, name: str) -> Response | None:
-    """The answer to a request for a file; None: there is none. Another edition's is served, but not for keeps."""
-    asset = assets().get(name)
-    if asset is None:
-        return None
-    kept = "public, max-age=31536000, immutable" if wanted == edition() else "no-store"
-    return Response(asset.content, media_type=asset.media_type, headers={"cache-control": kept})
+async def serve(request: Request) -> Response:
+    """Return a file. A path of another edition works too, but its answer is not cached."""
+    name = request.path_params["name"]
+    if name not in _assets():
+        raise HTTPException(404)
+    kept = "public, max-age=31536000, immutable" if request.path_params["edition"] == edition() else "no-store"
+    return Response(_assets()[name], media_type=_TYPES[PurePath(name).suffix], headers={"cache-control": kept})

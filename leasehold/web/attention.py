@@ -1,31 +1,33 @@
 """What needs attention, worst first."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from leasehold.db.store import ErrorGroup, JobRow, Law, WorkerRow
+from leasehold.db.store import ErrorGroup, JobRow, Law, System, WorkerRow
 from leasehold.web.flow import QueueFacts
 from leasehold.web.words import number, span
 
 HOUR: Final = timedelta(hours=1)
 _LATELY: Final = timedelta(hours=24)
 _SLACK: Final = timedelta(seconds=5)
-"""An expired lease is noticed by the next sweep; until then it is nothing to worry about."""
+"""An expired lease is found by the next sweep; until then it needs no attention."""
+
+_LONG: Final = 300.0
+"""Seconds after which what holds vacuum back needs attention."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """Something to look at."""
+class Item(NamedTuple):
+    """Something that needs attention."""
 
-    tone: str
-    """`bad` or `warn`."""
+    tone: Literal["bad", "warn"]
     title: str
     detail: str
     link: str
     """Below the dashboard's own path."""
+    key: str = ""
+    """The text by which it differs from others with its title."""
 
 
 def attention(
@@ -37,76 +39,57 @@ def attention(
     running: Sequence[JobRow],
     workers: Sequence[WorkerRow],
     unknown: Mapping[str, Sequence[str]],
-    invariants: Sequence[Law] | None,
-    holder: str | None,
-    standby: bool,
+    invariants: Sequence[Law],
+    server: System | None,
 ) -> list[Item]:
-    """Everything, the worst first. `unknown`: of queues, the kinds of waiting jobs that no live worker knows."""
+    """Return everything, the worst first. `unknown`: of queues, the kinds of waiting jobs that no live worker knows."""
     found = [
         *_invariants(invariants),
         *_dead(*dead),
         *_leases(running, now),
-        *_queues(queues, unknown),
+        *(item for one in queues for item in _queue(one, unknown.get(one.row.queue, ()))),
         *_workers(workers, now),
         *_errors(errors, now),
+        *(_server(server) if server is not None else ()),
     ]
-    if holder is not None:
-        found.append(Item(tone="warn", title="Vacuum is held back", detail=holder, link="/system"))
-    if standby:
-        what = "it shows what it has received so far, and refuses changes"
-        found.append(Item(tone="warn", title="This database is a standby", detail=what, link="/system"))
     return sorted(found, key=lambda item: item.tone != "bad")
 
 
-def _invariants(found: Sequence[Law] | None) -> Iterator[Item]:
-    for row in found or ():
+def _invariants(found: Sequence[Law]) -> Iterator[Item]:
+    for row in found:
         if not row.ok:
-            title = f"Invariant broken: {row.name.replace('_', ' ')}"
-            yield Item(tone="bad", title=title, detail=row.detail, link="/system")
+            yield Item("bad", f"Invariant broken: {row.name.replace('_', ' ')}", row.detail, "/system")
 
 
 def _dead(jobs: Sequence[JobRow], capped: bool) -> Iterator[Item]:
-    if not jobs:
-        return
-    kinds = sorted({job.kind for job in jobs})
-    shown = ", ".join(kinds[:3]) + (f" and {len(kinds) - 3} more" if len(kinds) > 3 else "")
-    count = number(len(jobs), capped)
-    what = "1 job died" if len(jobs) == 1 else f"{count} jobs died"
-    yield Item(tone="bad", title=f"{what} in the last hour", detail=shown, link="/jobs?state=dead")
+    if jobs:
+        what = "1 job" if len(jobs) == 1 else f"{number(len(jobs), capped)} jobs"
+        yield Item("bad", f"{what} died in the last hour", _some({job.kind for job in jobs}), "/jobs?state=dead")
 
 
 def _leases(running: Sequence[JobRow], now: datetime) -> Iterator[Item]:
     expired = [job for job in running if job.lease_expires_at is not None and job.lease_expires_at < now - _SLACK]
     if expired:
         what = "1 lease has" if len(expired) == 1 else f"{number(len(expired))} leases have"
-        yield Item(
-            tone="bad",
-            title=f"{what} expired",
-            detail="nobody has swept them yet: is any worker alive?",
-            link="/workers",
-        )
+        yield Item("bad", f"{what} expired", "no sweep has returned them yet: is any worker alive?", "/workers")
 
 
-def _queues(queues: Sequence[QueueFacts], unknown: Mapping[str, Sequence[str]]) -> Iterator[Item]:
-    for one in queues:
-        row = one.row
+def _queue(one: QueueFacts, unknown: Sequence[str]) -> Iterator[Item]:
+    row = one.row
+    ready = number(row.ready, row.ready_capped)
+    if row.paused_at is not None:
+        detail = f"{ready} jobs wait" if row.ready else "nothing waits"
+        why = [f"by {row.paused_by}" if row.paused_by else "", f"“{row.reason}”" if row.reason else ""]
+        detail += f" · {' '.join(filter(None, why))}" if any(why) else ""
+        yield Item("warn", f"{row.queue} is paused", detail, "/queues")
+    elif one.tone in {"bad", "warn"} or unknown:  # which no worker takes, however lately it came
         link = f"/jobs?{urlencode({'state': 'queued', 'queue': row.queue})}"
-        if row.paused_at is not None:
-            detail = " ".join(
-                filter(None, [f"by {row.paused_by}" if row.paused_by else "", row.reason and f"“{row.reason}”"])
-            )
-            waiting = f"{number(row.ready, row.ready_capped)} jobs wait" if row.ready else "nothing waits"
-            yield Item(
-                tone="warn", title=f"{row.queue} is paused", detail=f"{waiting} · {detail}".rstrip(" ·"), link="/queues"
-            )
-        elif one.tone in {"bad", "warn"}:
-            waiting = f"{number(row.ready, row.ready_capped)} ready, the oldest for {span(one.oldest_age)}"
-            if kinds := unknown.get(row.queue):
-                more = f" and {len(kinds) - 3} more" if len(kinds) > 3 else ""
-                title = f"{', '.join(kinds[:3])}{more}: no live worker knows {'it' if len(kinds) == 1 else 'them'}"
-                yield Item(tone="bad", title=title, detail=f"{row.queue}: {waiting}", link=link)
-                continue
-            yield Item(tone=one.tone, title=f"{row.queue}: {one.verdict}", detail=waiting, link=link)
+        detail = f"{ready} ready, the oldest for {span(one.oldest_age)}"
+        if unknown:
+            title = f"{_some(unknown)}: no live worker knows {'it' if len(unknown) == 1 else 'them'}"
+            yield Item("bad", title, f"{row.queue}: {detail}", link)
+        else:
+            yield Item("bad" if one.tone == "bad" else "warn", f"{row.queue}: {one.outlook}", detail, link)
 
 
 def _workers(workers: Sequence[WorkerRow], now: datetime) -> Iterator[Item]:
@@ -114,23 +97,31 @@ def _workers(workers: Sequence[WorkerRow], now: datetime) -> Iterator[Item]:
     for worker in silent[:3]:
         where = f"pid {worker.pid} on {worker.host}" if worker.host else worker.id
         said = span((now - worker.seen_at).total_seconds())
-        yield Item(tone="warn", title="A worker is silent", detail=f"{where}, not heard of for {said}", link="/workers")
+        yield Item("warn", "A worker is silent", f"{where}, not heard of for {said}", "/workers", worker.id)
     if len(silent) > 3:
-        yield Item(tone="warn", title=f"{len(silent) - 3} more workers are silent", detail="", link="/workers")
+        yield Item("warn", f"{len(silent) - 3} more workers are silent", "", "/workers")
     if not any(worker.live for worker in workers):
-        yield Item(
-            tone="bad", title="No worker is alive", detail="what is queued waits: leasehold worker", link="/workers"
-        )
+        yield Item("bad", "No worker is alive", "what is queued waits: leasehold worker", "/workers")
 
 
 def _errors(errors: Sequence[ErrorGroup], now: datetime) -> Iterator[Item]:
     recent = [group for group in errors if group.last_seen > now - HOUR and group.attempts >= 10]
     for group in sorted(recent, key=lambda one: -one.attempts)[:2]:
-        name = group.error_class or "lease expired"
-        query = urlencode({"kind": group.kind, "error": group.error_class or ""})
-        yield Item(
-            tone="warn",
-            title=f"{name} in {group.kind}",
-            detail=f"{number(group.attempts)} attempts of {number(group.jobs)} jobs",
-            link=f"/jobs?{query}",
-        )
+        title = f"{group.error_class or 'lease expired'} in {group.kind}"
+        detail = f"{number(group.attempts)} attempts of {number(group.jobs)} jobs"
+        yield Item("warn", title, detail, f"/jobs?{urlencode({'kind': group.kind, 'error': group.error_class or ''})}")
+
+
+def _server(server: System) -> Iterator[Item]:
+    held = [holder for holder in server.horizon if holder.seconds is not None and holder.seconds > _LONG]
+    for holder in held[:1]:
+        yield Item("warn", "Vacuum is held back", f"by {holder.words} for {span(holder.seconds)}", "/system")
+    if server.standby:
+        what = "it shows what it has received so far, and refuses changes"
+        yield Item("warn", "This database is a standby", what, "/system")
+
+
+def _some(kinds: Iterable[str]) -> str:
+    """Return three of the kinds, and how many more there are."""
+    shown = sorted(kinds)
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

@@ -5,24 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from leasehold.db.store import QueueRow, Rate
-from leasehold.web import facts
+from leasehold.operate import queues
 from leasehold.web.visit import Visit
-from leasehold.web.words import age
 
 OLD: Final = 60.0
 """Seconds after which a job that could run counts as waiting for long."""
 
-_TONES: Final = {
-    "empty": "idle",
-    "steady": "good",
-    "clearing": "good",
-    "waiting": "warn",
-    "paused": "warn",
-    "blocked": "warn",
-    "growing": "bad",
-    "unserved": "bad",
-}
-_ORDER: Final = {"bad": 0, "warn": 1, "good": 2, "idle": 3}
+_TONES: Final = {"empty": "idle", "steady": "good", "clearing": "good", "growing": "bad", "unserved": "bad"}
+"""Of the outlooks; all others need attention, but are not urgent."""
+
+_ORDER: Final = ("bad", "warn", "good", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,43 +22,32 @@ class QueueFacts:
     """A queue as the pages show it."""
 
     row: QueueRow
+    rate: Rate | None
+    """How fast it fills and empties; None: not known."""
     oldest_age: float | None
-    arrivals: float | None
-    """Jobs a second; None: not known."""
-    departures: float | None
-    verdict: str
+    outlook: str
     """Whether it drains, in words."""
     tone: str
     """`good`, `warn`, `bad` or `idle`."""
-    series: tuple[int, ...]
-    """What finished in each of the last minutes, for a sparkline."""
 
 
 async def queue_facts(visit: Visit) -> list[QueueFacts]:
-    """Every queue, those that need attention first."""
-    rows, rates = await asyncio.gather(facts.queues(visit), facts.rates(visit))
+    """Return every queue, those that need attention first."""
+    rows, rates = await asyncio.gather(visit.recent(queues.listed), visit.recent(queues.rates))
     by_name = {rate.queue: rate for rate in rates}
     found = [_joined(row, by_name.get(row.queue), visit) for row in rows]
-    return sorted(found, key=lambda one: (_ORDER[one.tone], one.row.queue))
+    return sorted(found, key=lambda one: (_ORDER.index(one.tone), one.row.queue))
 
 
 def _joined(row: QueueRow, rate: Rate | None, visit: Visit) -> QueueFacts:
-    oldest = age(row.oldest_ready_at, visit.now)
+    ready_at = row.oldest_ready_at
+    oldest = None if ready_at is None else max(0.0, (visit.now - ready_at).total_seconds())
     if rate is None:
-        verdict, tone = ("paused", "warn") if row.paused_at is not None else ("empty", "idle")
+        outlook, tone = ("paused", "warn") if row.paused_at is not None else ("empty", "idle")
     else:
-        judged = rate.verdict
-        verdict, tone = judged.words, _TONES[judged.outlook]
+        outlook, tone = rate.drain.words, _TONES.get(rate.drain.outlook, "warn")
     if tone == "idle" and row.running:
         tone = "good"
     if tone == "good" and oldest is not None and oldest > OLD:
         tone = "warn"
-    return QueueFacts(
-        row=row,
-        oldest_age=oldest,
-        arrivals=None if rate is None else rate.in_rate,
-        departures=None if rate is None else rate.out_rate,
-        verdict=verdict,
-        tone=tone,
-        series=tuple(rate.recent or ()) if rate is not None else (),
-    )
+    return QueueFacts(row=row, rate=rate, oldest_age=oldest, outlook=outlook, tone=tone)

@@ -1,4 +1,4 @@
-"""Pages from templates: everything is escaped, nothing is inline, and an unchanged page is not sent twice."""
+"""Renders pages from templates: everything is escaped, nothing is inline, an unchanged page is not sent twice."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,17 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasehold.http.body import header
+from leasehold.operate import reasons
 from leasehold.version import __version__
 from leasehold.web import words
-from leasehold.web.assets import assets, edition
-
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
+from leasehold.web.assets import edition
 
 SECURITY: Final = {
-    "content-security-policy": POLICY,
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -32,13 +31,11 @@ SECURITY: Final = {
 """On every answer of the dashboard."""
 
 _NOW: Final = 'data-now=""'
-_THEMES: Final = frozenset({"light", "dark"})
-_ZONES: Final = frozenset({"utc", "local"})
 
 
 @cache
 def environment() -> Environment:
-    """The templates."""
+    """Return the templates."""
     made = Environment(
         loader=PackageLoader("leasehold.web", "templates"),
         autoescape=True,
@@ -47,34 +44,35 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"span": words.span, "number": words.number, "size": words.size, "iso": words.iso, "when": when}
+    made.filters["counted"] = lambda count: words.number(*count)
     made.globals |= {
-        "MEANINGS": words.MEANINGS,
-        "REASONS": words.REASONS,
+        "DEAD": reasons.DEAD,
+        "MEANINGS": reasons.MEANINGS,
+        "REASONS": reasons.REASONS,
         "shown_state": words.shown_state,
         "version": __version__,
-        "has_asset": lambda name: name in assets(),
     }
     return made
 
 
 def when(moment: datetime | None, form: str = "ago") -> Markup:
-    """A moment that scripts show in the viewer's way: `ago`, `at`, `in`, or a lease's `left`."""
+    """Return an element in which scripts show a moment in the viewer's zone: `ago`, `at`, `in`, a lease's `left`."""
     if moment is None:
         return Markup(words.NONE)  # noqa: S704 (a constant)
     text = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" data-t="{}" title="{}">{}</time>').format(words.iso(moment), form, text, text)
+    return Markup('<time datetime="{0}" data-t="{1}" title="{2}">{2}</time>').format(words.iso(moment), form, text)
 
 
 def page(request: Request, template: str, context: Mapping[str, Any], *, status: int = 200) -> Response:
-    """A page; 304 if the browser has it as it is. The moment at which it was made does not count as a change."""
+    """Return a page; 304 if the browser has it. The moment at which it was made does not count as a change."""
     base = request.scope.get("root_path", "")
     jar = request.cookies
     shared = {
         "base": base,
         "path": request.scope["path"][len(base) :] or "/",
         "asset": lambda name: f"{base}/static/{edition()}/{name}",
-        "theme": jar["leasehold_theme"] if jar.get("leasehold_theme") in _THEMES else "auto",
-        "zone": jar["leasehold_zone"] if jar.get("leasehold_zone") in _ZONES else "local",
+        "theme": theme if (theme := jar.get("leasehold_theme")) in {"light", "dark"} else "auto",
+        "zone": "utc" if jar.get("leasehold_zone") == "utc" else "local",
     }
     text = environment().get_template(template).render({**shared, **context})
     etag = f'W/"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"'

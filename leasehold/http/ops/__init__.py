@@ -1,13 +1,6 @@
-"""What operators see and do, under /ops. One file per noun."""
+"""What operators see and do, under /ops. Each module adds its operations to the list."""
 
-from fastapi import APIRouter
+from leasehold.http.ops import fleet, jobs, schedules  # noqa: F401 (each adds its operations)
+from leasehold.http.ops.serving import OPERATIONS
 
-from leasehold.http import paths  # noqa: F401 (the kind of parameter that the routes below use)
-from leasehold.http.ops import bulk, canary, jobs, limits, looks, queues, schedules, statistics, system, tokens
-
-router = APIRouter(prefix="/ops")
-# bulk first: /ops/jobs/retry is no job's id
-for part in (bulk, jobs, queues, limits, looks, schedules, tokens, statistics, system, canary):
-    router.include_router(part.router)
-
-__all__ = ["router"]
+__all__ = ["OPERATIONS"]

@@ -1,21 +1,22 @@
-"""What goes over the wire under /ops."""
+"""What is sent and received under /ops."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from leasehold.db.store import AttemptRow, JobRow
-from leasehold.http.schemas import Asked, JobStatusName, Key, Moment, Name, Tag, View, When
+from leasehold._drain_outlook import Outlook
+from leasehold._histogram import BOUNDS, percentile
+from leasehold.db import store
+from leasehold.http.ops.serving import CURSOR, WITHHELD, shown, view
+from leasehold.http.schemas import WHOLE, Asked, ErrorClass, JobFilter, JobStatusName, Moment, Name, View, When, Words
+from leasehold.operate.reasons import REASONS
+from leasehold.operate.statistics import Statistics
 
 State = Literal["created", "queued", "running", "success", "retry", "dead"]
 Scope = Literal["submit", "status", "read", "operate"]
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains the character NUL")
-    return text
+_WITHHELD: Final = Field(None, description=WITHHELD)
 
 
 def _no_control(text: str) -> str:
@@ -24,140 +25,8 @@ def _no_control(text: str) -> str:
     return text
 
 
-def _integral(value: Any) -> Any:
-    # To JSON Schema 5.0 is an integer.
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_NO_NUL = {"pattern": "^[^\\x00]*$"}
-
-Words = Annotated[str, Field(max_length=1000, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
-"""What a person has to say about something."""
-
-
 Namespace = Annotated[Name, Field(json_schema_extra={"pattern": "^[^\\x00-\\x1f]+$"}), AfterValidator(_no_control)]
 """Whose jobs are whose."""
-
-ErrorClass = Annotated[str, Field(max_length=500, json_schema_extra=_NO_NUL), AfterValidator(_no_nul)]
-
-
-class JobFilter(View):
-    """Which jobs: all fields that are given must hold."""
-
-    kind: Name | None = Field(None, description="Jobs of this type.")
-    queue: Name | None = Field(None, description="Jobs of this queue.")
-    tag: Tag | None = Field(None, description="Jobs with this tag.")
-    exclusive_key: Key | None = Field(None, description="Jobs with this exclusive key.")
-    error_class: ErrorClass | None = Field(
-        None, description="Jobs whose latest recorded attempt ended with this class of error."
-    )
-    created_after: When | None = Field(None, description="Created at this moment or later.")
-    created_before: When | None = Field(None, description="Created before this moment.")
-
-    def fields(self) -> dict[str, Any]:
-        """As the database has it."""
-        return self.model_dump(
-            mode="json", by_alias=False, exclude_none=True, include=set(JobFilter.model_fields) | {"state"}
-        )
-
-
-class OpsJob(View):
-    """A job as operators see it: nothing of what it carries."""
-
-    job_id: UUID
-    job_type: str
-    queue: str
-    state: State
-    status: JobStatusName
-    priority: int
-    attempt: int = Field(description="How often it was claimed.")
-    retry_count: int = Field(description="How often it failed since it was last retried by a person.")
-    max_attempts: int
-    exclusive_key: str | None
-    tags: list[str] | None
-    parked: bool = Field(description="It waits for a job of its exclusive key, or for a limit on keys.")
-    accepted: bool = Field(description="False: submitted, and the answer was never given.")
-    reason: str | None = Field(description="Why it is dead: cancelled, exhausted, fatal, lease_expired, set_aside.")
-    error_class: str | None = Field(description="Of its latest recorded attempt.")
-    progress: float | None
-    progress_note: str | None
-    lease_owner: str | None = Field(description="The worker that runs it.")
-    lease_expires_at: Moment | None
-    run_at: Moment
-    created_at: Moment
-    updated_at: Moment
-    claimed_at: Moment | None
-    finished_at: Moment | None
-
-
-class JobList(View):
-    """A page of jobs. It may be short, even empty, and yet not be the last: `cursor` says."""
-
-    jobs: list[OpsJob]
-    cursor: str | None = Field(description="For the next page, with the same filter; null: that was all.")
-
-
-class AttemptView(View):
-    """An attempt that did not end in success."""
-
-    attempt: int
-    worker: str
-    outcome: Literal["failed", "lease_expired", "snoozed", "released", "cancelled"]
-    claimed_at: Moment
-    ended_at: Moment
-    error_class: str | None
-    error_message: str | None = Field(None, description="Only with the scope operate.")
-    error_traceback: str | None = Field(None, description="Only with the scope operate.")
-
-
-class JobDetailView(OpsJob):
-    """Everything about a job; what it carries only with the scope operate."""
-
-    attempts: list[AttemptView] = Field(description="The latest hundred that did not end in success, oldest first.")
-    idempotency_key: str | None = Field(None, description="Only with the scope operate.")
-    reason_detail: str | None = Field(None, description="Only with the scope operate.")
-    payload: Any = Field(None, description="Only with the scope operate.")
-    result: Any = Field(None, description="Only with the scope operate.")
-
-
-class ObstacleView(View):
-    """One reason why a job is not running."""
-
-    reason: str = Field(
-        description="not_accepted, paused, run_at, backoff, exclusive_key, limit, no_worker_for_kind, …"
-    )
-    detail: str
-    blocker: UUID | None = Field(description="The job that stands in the way.")
-    until: Moment | None = Field(description="When it will be over, where that is known.")
-
-
-class Explanation(View):
-    """Why a job is not running: what to look at first comes first. Nothing: it may be taken any moment."""
-
-    job_id: UUID
-    reasons: list[ObstacleView]
-
-
-class LogLine(View):
-    """What a task said."""
-
-    at: str
-    level: str
-    text: str
-
-
-class AttemptLog(View):
-    """What one attempt said."""
-
-    attempt: int
-    lines: list[LogLine]
-
-
-class JobLogs(View):
-    """What a job's attempts said, oldest first."""
-
-    job_id: UUID
-    attempts: list[AttemptLog]
 
 
 class RetryFilter(JobFilter):
@@ -176,52 +45,20 @@ class _BulkRequest(Asked):
     model_config = ConfigDict(strict=True)
 
     dry_run: bool = Field(description="True: say how many there are, and change nothing.")
-    limit: Annotated[int, BeforeValidator(_integral)] = Field(500, ge=1, le=1000, description="Change no more.")
+    limit: Annotated[int, WHOLE] = Field(500, ge=1, le=1000, description="Change no more.")
 
 
 class RetryRequest(_BulkRequest):
-    """Give many dead jobs another chance."""
+    """Retry many dead jobs."""
 
     filter: RetryFilter
 
 
 class CancelRequest(_BulkRequest):
-    """Stop many jobs for good."""
+    """Cancel many jobs."""
 
     filter: CancelFilter
     reason: Words | None = Field(None, description="Kept with each job.")
-
-
-class Changes(View):
-    """What became of a change of many jobs."""
-
-    matched: int = Field(description="How many fit, counted no further than `limit`.")
-    changed: int = Field(description="How many were changed; 0 in a dry run.")
-    capped: bool = Field(description="There may be more that fit: send it again.")
-
-
-class QueueView(View):
-    """A queue. A count that is capped says: so many, and more."""
-
-    queue: str
-    ready: int
-    ready_capped: bool
-    running: int
-    running_capped: bool
-    oldest_ready_at: Moment | None = Field(
-        description="Since when the longest waiting of its next jobs has been ready."
-    )
-    paused_at: Moment | None
-    paused_by: str | None
-    paused_reason: str | None
-    max_running: int | None = Field(description="Its limit, if it has one.")
-
-
-class QueueList(View):
-    """The queues that have to do with anything now."""
-
-    queues: list[QueueView]
-    cursor: str | None = Field(description="For the next page; null: that was all.")
 
 
 class PauseRequest(Asked):
@@ -230,97 +67,23 @@ class PauseRequest(Asked):
     reason: Words | None = None
 
 
-class Paused(View):
-    """Whether a queue is paused."""
-
-    queue: str
-    paused: bool
-
-
 class LimitRequest(Asked):
     """How many jobs may run at the same time."""
 
     model_config = ConfigDict(strict=True)
 
-    max_running: Annotated[int, BeforeValidator(_integral)] = Field(ge=0, le=2_147_483_647)
+    max_running: Annotated[int, WHOLE] = Field(ge=0, le=2_147_483_647)
 
 
-class LimitView(View):
-    """A limit."""
+class CanaryRequest(Asked):
+    """Which group."""
 
-    scope: Literal["global", "queue", "kind", "key"]
-    name: str = Field(description="The queue, the kind, the beginning of the exclusive keys; empty for the global one.")
-    max_running: int
+    model_config = ConfigDict(strict=True, title="CanaryRequest")
 
-
-class LimitUse(LimitView):
-    """A limit, and what runs under it."""
-
-    running: int
-    updated_at: Moment
-
-
-class LimitList(View):
-    """The limits."""
-
-    limits: list[LimitUse]
-    cursor: str | None = Field(description="For the next page; null: that was all.")
-
-
-class WorkerView(View):
-    """A worker."""
-
-    id: str
-    host: str | None
-    pid: int | None
-    queues: list[str] | None = Field(description="null: all.")
-    kinds: list[str] | None = Field(description="null: all.")
-    slots: int | None
-    running: int
-    live: bool = Field(description="Seen within the last minute and not stopped.")
-    started_at: Moment
-    seen_at: Moment
-    stopped_at: Moment | None
-
-
-class WorkerList(View):
-    """The workers that were seen last."""
-
-    workers: list[WorkerView]
-    cursor: str | None = Field(description="For the next page; null: that was all.")
-
-
-class ErrorGroupView(View):
-    """Recent failures of one job type with one class of error."""
-
-    job_type: str
-    error_class: str | None
-    attempts: int
-    jobs: int
-    first_seen: Moment
-    last_seen: Moment
-    last_job: UUID
-    last_message: str | None = Field(None, description="Only with the scope operate.")
-
-
-class ErrorList(View):
-    """Recent failures in groups, the latest first."""
-
-    errors: list[ErrorGroupView]
-    cursor: str | None = Field(description="For the next page; null: that was all.")
-
-
-class Figure(View):
-    """A count; capped: so many, and more."""
-
-    value: int
-    capped: bool
-
-
-class Stats(View):
-    """A few figures."""
-
-    figures: dict[str, Figure]
+    job_type: Name = Field(description="Of the dead jobs.")
+    error_class: ErrorClass | None = Field(
+        None, description="Of their latest recorded attempt, as in /ops/errors; null: those without one."
+    )
 
 
 class TokenRequest(Asked):
@@ -337,47 +100,119 @@ class TokenRequest(Asked):
     namespace: Namespace | None = Field(None, description="Whose jobs are its own; null: its name.")
 
 
-class TokenInfo(View):
-    """A token; its secret is not known."""
+# -- what is sent
 
-    id: UUID
-    name: str
-    scopes: list[Scope]
-    queues: list[str] | None
-    kinds: list[str] | None
-    rate: float | None
-    created_at: Moment
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    live: bool
-    namespace: str | None = Field(description="Whose jobs are its own; null: from before there were namespaces.")
-    created_by: UUID | None = Field(description="The token that made it; null: a person with a database login.")
+OpsJob = shown(
+    "OpsJob", "A job as operators see it.", store.JobRow, renamed={"id": "job_id"}, metadata=WITHHELD, state=State,
+    status=JobStatusName,
+)  # fmt: skip
+JobList = shown(
+    "JobList", "A page of jobs. It may be short, even empty, and yet not be the last: `cursor` says.",
+    jobs=[OpsJob], cursor=(str | None, "For the next page, with the same filter; null: that was all."),
+)  # fmt: skip
+AttemptView = shown(
+    "AttemptView", "An attempt that did not end in success.", store.AttemptRow,
+    outcome=Literal["failed", "lease_expired", "snoozed", "released", "cancelled"],
+    error_message=WITHHELD, error_traceback=WITHHELD,
+)  # fmt: skip
+JobDetailView = shown(
+    "JobDetailView", "Everything about a job; what it carries only with the scope operate.", base=OpsJob,
+    attempts=([AttemptView], "The latest hundred that did not end in success, oldest first."),
+    idempotency_key=(str | None, _WITHHELD), reason_detail=(str | None, _WITHHELD), payload=(Any, _WITHHELD),
+    result=(Any, _WITHHELD),
+)  # fmt: skip
+ObstacleView = shown(
+    "ObstacleView", "One reason why a job is not running.", store.Obstacle,
+    reason=(str, f"One of {', '.join(REASONS)}."),
+)  # fmt: skip
+Explanation = shown(
+    "Explanation", "Why a job is not running: the most important reason first. None: a worker may claim it any moment.",
+    job_id=UUID, reasons=[ObstacleView],
+)  # fmt: skip
+LogLine = shown("LogLine", "A line that a task logged.", at=str, level=str, text=str)
+AttemptLog = shown("AttemptLog", "The lines that one attempt logged.", attempt=int, lines=[LogLine])
+JobLogs = shown("JobLogs", "The lines that a job's attempts logged, oldest first.", job_id=UUID, attempts=[AttemptLog])
+Changes = shown("Changes", "What a change of many jobs did.", store.Changed)
+QueueView = shown(
+    "QueueView", "A queue. A count that is capped says: so many, and more.", store.QueueRow,
+    renamed={"reason": "paused_reason"},
+)  # fmt: skip
+Paused = shown("Paused", "Whether a queue is paused.", queue=str, paused=bool)
+LimitView = shown(
+    "LimitView", "A limit.", scope=Literal["global", "queue", "kind", "key"],
+    name=(str, "The queue, the kind, the beginning of the exclusive keys; empty for the global one."), max_running=int,
+)  # fmt: skip
+LimitUse = shown("LimitUse", "A limit, and what runs under it.", base=LimitView, running=int, updated_at=Moment)
+WorkerView = shown("WorkerView", "A worker.", store.WorkerRow)
+ErrorGroupView = shown(
+    "ErrorGroupView", "Recent failures of one job type with one class of error.", store.ErrorGroup,
+    last_message=WITHHELD,
+)  # fmt: skip
+Figure = shown("Figure", "A count; capped: so many, and more.", value=int, capped=bool)
+Stats = shown("Stats", "A few figures.", figures=dict[str, Figure])  # type: ignore[valid-type]
+CanaryView = shown(
+    "CanaryView", "A canary retry: ten jobs, then a tenth of them, then all; it stops when too many fail again.",
+    store.Canary, state=Literal["running", "stopped", "done"],
+)  # fmt: skip
+Percentiles = shown(
+    "Percentiles", "Seconds that half, 95 % and 99 % stayed under; null: there were none.",
+    p50=float | None, p95=float | None, p99=float | None,
+)  # fmt: skip
+BucketView = shown(
+    "BucketView", "What workers tallied in one step of time.", store.Bucket,
+    wait=(Percentiles, "From when the job was to run until it was claimed."), run=Percentiles,
+    waits=(list[int], "How many waited up to each of `bounds`; the last, longer."),
+    runs=(list[int], "How many ran up to each of `bounds`; the last, longer."),
+)  # fmt: skip
+FlowView = shown(
+    "FlowView", "How many jobs were in which state, each counted up to 100,000.", store.FlowRow,
+    finished=(int, "Since the beginning of the span, as tallied."),
+)  # fmt: skip
+StatisticsView = shown(
+    "StatisticsView", "A span of time in equal steps, without gaps.",
+    step=(int, "Seconds from one bucket to the next."), since=Moment,
+    until=(Moment, "The end of the last bucket that is complete."),
+    bounds=(list[float], "Where the classes of `waits` and `runs` end, in seconds."), buckets=[BucketView],
+    flow=(list[FlowView] | None, "Null for some queues or job types only."),  # type: ignore[valid-type]
+)  # fmt: skip
+RateView = shown(
+    "RateView", "A queue, what comes and goes, and what becomes of it.", store.Rate, outlook=Outlook,
+    words=(str, Field(description="The same for people.", examples=["clears in ~35 min"])),
+    clears_in=(float | None, "Seconds; with a capped count, at least so many."),
+    grows_by=(float | None, "Jobs a second."),
+)  # fmt: skip
+TableView = shown("TableView", "One of our tables, as the server's statistics have it.", store.TableRow)
+HolderView = shown(
+    "HolderView", "What keeps dead rows from being removed.", store.HorizonHolder,
+    what=Literal["session", "standby", "slot", "prepared"],
+    query=(str | None, Field(None, description=f"What it ran last. {WITHHELD}")), words=(str, "Which one, in words."),
+)  # fmt: skip
+SystemView = shown(
+    "SystemView", "The server and our tables on it.", store.System, leasehold=(str, "The version of this API server."),
+    tables=[TableView], horizon=([HolderView], "What holds the xmin horizon back, the oldest first."),
+)  # fmt: skip
+TokenInfo = shown("TokenInfo", "A token; its secret is not known.", store.TokenView, "session", scopes=list[Scope])
+TokenList = shown(
+    "TokenList", "A page of the tokens, revoked and expired ones included.", cursor=CURSOR, tokens=[TokenInfo]
+)
+TokenMade = shown(
+    "TokenMade", "A new token. It is shown this once.", id=UUID, token=str, namespace=str | None, rate=float | None,
+    expires_at=Moment | None,
+)  # fmt: skip
 
 
-class TokenList(View):
-    """A page of the tokens, revoked and expired ones included."""
-
-    tokens: list[TokenInfo]
-    cursor: str | None = Field(description="For the next page; null: that was all.")
-
-
-class TokenMade(View):
-    """A new token. It is shown this once."""
-
-    id: UUID
-    token: str
-    namespace: str | None
-    rate: float | None
-    expires_at: Moment | None
+def statistics_view(found: Statistics) -> View:
+    """Return the statistics as the API shows them."""
+    flow = None if found.flow is None else [view(FlowView, row, finished=done) for row, done in found.flow]
+    buckets = [view(BucketView, one, wait=_percentiles(one.waits), run=_percentiles(one.runs)) for one in found.buckets]
+    return view(StatisticsView, found, bounds=list(BOUNDS), buckets=buckets, flow=flow)
 
 
-def job_view(job: JobRow) -> dict[str, Any]:
-    """The fields of an OpsJob."""
-    fields = {name: getattr(job, name) for name in OpsJob.model_fields if name not in ("job_id", "job_type")}
-    return {"job_id": job.id, "job_type": job.kind, **fields}
+def _percentiles(counts: Sequence[int]) -> View:
+    return view(Percentiles, {name: percentile(counts, int(name[1:]) / 100) for name in Percentiles.model_fields})
 
 
-def attempt_view(attempt: AttemptRow, *, whole: bool) -> AttemptView:
-    """An attempt, its error's text only if `whole`."""
-    secret = () if whole else ("error_message", "error_traceback")
-    return AttemptView(**{name: getattr(attempt, name) for name in AttemptView.model_fields if name not in secret})
+def rate_view(row: store.Rate) -> View:
+    """Return the row with what becomes of it."""
+    judged = {name: getattr(row.drain, name) for name in ("outlook", "words", "clears_in", "grows_by")}
+    return view(RateView, row, **judged)

@@ -1,53 +1,42 @@
 // Buttons and forms that change something: sent as JSON with the page's own value, and answered in words.
+import { html } from "./dom.js";
 import { refresh } from "./live.js";
 
-const base = document.documentElement.dataset.base;
+const { base } = document.documentElement.dataset;
 
+// The server's answer to an action, and `ok`: whether the action was carried out.
 export async function post(path, body) {
   const csrf = document.querySelector('meta[name="csrf"]')?.content || "";
-  let answer;
+  const headers = { "content-type": "application/json", "x-leasehold-csrf": csrf };
   try {
-    answer = await fetch(base + path, {
-      method: "POST",
-      headers: { "content-type": "application/json", "x-leasehold-csrf": csrf },
-      body: JSON.stringify(body),
-    });
+    const answer = await fetch(base + path, { method: "POST", headers, body: JSON.stringify(body) });
+    const said = await answer.json().catch(() => ({ message: `the server answered ${answer.status}` }));
+    return { ...said, ok: answer.ok };
   } catch {
-    return { ok: false, told: { message: "the server does not answer; nothing is known of what became of it" } };
+    return { ok: false, message: "the server does not answer; whether it was done is not known" };
   }
-  const told = await answer.json().catch(() => ({ message: `the server answered ${answer.status}` }));
-  return { ok: answer.ok, told };
 }
 
 export function toast(message, { bad = false, link = null } = {}) {
-  const box = document.createElement("p");
-  box.className = bad ? "toast bad" : "toast";
-  box.textContent = message;
-  if (link) {
-    const anchor = document.createElement("a");
-    anchor.href = base + link;
-    anchor.textContent = "Open";
-    box.append(anchor);
-  }
+  const open = link ? html("a", { href: base + link }, "Open") : null;
+  const box = html("p", { class: bad ? "toast bad" : "toast" }, message, open);
   document.getElementById("toasts").append(box);
   setTimeout(() => box.remove(), bad ? 10000 : 5000);
 }
 
-// Asks; gives true for yes. With `word`, only after it was typed.
+// Asks; returns true for yes. With `word`, only after it was typed.
 export function sure(text, { title = "Are you sure?", yes = "Do it", word = "" } = {}) {
   const dialog = document.getElementById("confirm");
-  const input = document.getElementById("confirm-input");
-  const button = document.getElementById("confirm-yes");
-  document.getElementById("confirm-title").textContent = title;
-  document.getElementById("confirm-text").textContent = text;
-  document.getElementById("confirm-typed").hidden = !word;
-  document.getElementById("confirm-word").textContent = word;
-  document.getElementById("confirm-progress").hidden = true;
+  const part = (name) => document.getElementById(`confirm-${name}`);
+  const [input, button] = [part("input"), part("yes")];
+  part("title").textContent = title;
+  part("text").textContent = text;
+  part("typed").hidden = !word;
+  part("word").textContent = word;
   button.textContent = yes;
+  button.disabled = Boolean(word);
   input.value = "";
-  const check = () => { button.disabled = Boolean(word) && input.value.trim() !== word; };
-  check();
-  input.oninput = check;
+  input.oninput = () => { button.disabled = input.value.trim() !== word; };
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -55,39 +44,31 @@ export function sure(text, { title = "Are you sure?", yes = "Do it", word = "" }
   });
 }
 
-async function act(path, body, { error = null } = {}) {
-  const { ok, told } = await post(path, body);
-  if (!ok) {
-    if (error) {
-      error.textContent = told.message;
-      error.hidden = false;
-    } else toast(told.message, { bad: true });
-    return false;
-  }
-  if (told.go) {
-    location.assign(base + told.go);
-    return true;
-  }
-  toast(told.message, { link: told.job });
-  await refresh();
-  return true;
+// Carries out an action and shows the answer, a refusal in the form's own place for it; returns whether it was done.
+async function act(path, body, error = null) {
+  const { ok, message, go, job } = await post(path, body);
+  if (!ok && error) {
+    error.textContent = message;
+    error.hidden = false;
+  } else if (ok && go) location.assign(base + go);
+  else toast(message, { bad: !ok, link: job });
+  if (ok && !go) await refresh();
+  return ok;
 }
 
 async function press(button) {
-  const body = JSON.parse(button.dataset.body);
   if (button.dataset.confirm && !(await sure(button.dataset.confirm))) return;
   button.disabled = true;
-  await act(button.dataset.post, body);
+  await act(button.dataset.post, JSON.parse(button.dataset.body));
   button.disabled = false;
 }
 
-function fill(dialog, values) {
-  for (const [name, value] of Object.entries(values)) {
-    const field = dialog.querySelector(`[name="${name}"]`);
-    if (field) field.value = value;
-  }
+function open(dialog, values) {
+  for (const [name, value] of Object.entries(values)) dialog.querySelector(`[name="${name}"]`).value = value;
   const error = dialog.querySelector("[data-error]");
   if (error) error.hidden = true;
+  delete dialog.querySelector("[data-fresh-key]")?.dataset.key;
+  dialog.showModal();
 }
 
 function randomKey() {
@@ -102,31 +83,7 @@ async function submit(form) {
   }
   const error = form.querySelector("[data-error]");
   if (error) error.hidden = true;
-  if (await act(form.dataset.post, body, { error })) form.closest("dialog")?.close();
-}
-
-export function startActions() {
-  document.addEventListener("click", (event) => {
-    const target = event.target instanceof Element ? event.target : null;
-    const posting = target?.closest("button[data-post]");
-    if (posting) press(posting);
-    const opening = target?.closest("[data-dialog]");
-    if (opening) {
-      const dialog = document.getElementById(opening.dataset.dialog);
-      if (opening.dataset.fill) fill(dialog, JSON.parse(opening.dataset.fill));
-      else fill(dialog, {});
-      delete dialog.querySelector("[data-fresh-key]")?.dataset.key;
-      dialog.showModal();
-    }
-    if (target?.closest("[data-close]")) target.closest("dialog").close();
-    const copying = target?.closest("[data-copy]");
-    if (copying) copy(copying.dataset.copy);
-  });
-  document.addEventListener("submit", (event) => {
-    if (!event.target.dataset.post) return;
-    event.preventDefault();
-    submit(event.target);
-  });
+  if (await act(form.dataset.post, body, error)) form.closest("dialog")?.close();
 }
 
 async function copy(text) {
@@ -134,7 +91,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     toast("copied");
   } catch {
-    const area = document.createElement("textarea");
+    const area = html("textarea");
     area.value = text;
     document.body.append(area);
     area.select();
@@ -143,3 +100,22 @@ async function copy(text) {
     toast(done ? "copied" : "the browser does not allow it", { bad: !done });
   }
 }
+
+const CLICKS = {
+  "button[data-post]": press,
+  "[data-dialog]": ({ dataset }) => open(document.getElementById(dataset.dialog), JSON.parse(dataset.fill ?? "{}")),
+  "[data-close]": (button) => button.closest("dialog").close(),
+  "[data-copy]": (button) => copy(button.dataset.copy),
+};
+
+document.addEventListener("click", ({ target }) => {
+  for (const [selector, react] of Object.entries(CLICKS)) {
+    const found = target instanceof Element ? target.closest(selector) : null;
+    if (found) react(found);
+  }
+});
+document.addEventListener("submit", (event) => {
+  if (!event.target.dataset.post) return;
+  event.preventDefault();
+  submit(event.target);
+});

@@ -2,11 +2,18 @@
 import { post, sure, toast } from "./actions.js";
 import { refresh } from "./live.js";
 
+const WORDS = {
+  retry: { verb: "Retry", more: "the latest", doing: "Retrying", done: "retried", yes: "Retry", note: ", those that were cancelled included" },
+  cancel: { verb: "Stop", more: "the first", doing: "Cancelling", done: "cancelled", yes: "Cancel", note: "" },
+};
 const picked = new Set();
 const bar = document.getElementById("bulk");
+const number = (value) => value.toLocaleString("en");
+const jobs = (count) => `job${count === 1 ? "" : "s"}`;
+const boxes = () => [...document.querySelectorAll("[data-pick]")];
 
-function boxes() {
-  return [...document.querySelectorAll("[data-pick]")];
+function say(text) {
+  document.getElementById("chosen").textContent = text;
 }
 
 function show() {
@@ -16,27 +23,27 @@ function show() {
     box.checked = picked.has(box.dataset.pick);
     box.closest("tr").setAttribute("aria-selected", String(box.checked));
   }
-  const all = document.getElementById("pick-all");
-  if (all) {
-    all.checked = here.size > 0 && picked.size === here.size;
-    all.indeterminate = picked.size > 0 && picked.size < here.size;
+  const every = document.getElementById("pick-all");
+  if (every) {
+    every.checked = here.size > 0 && picked.size === here.size;
+    every.indeterminate = picked.size > 0 && picked.size < here.size;
   }
-  document.getElementById("chosen").textContent = picked.size ? `${picked.size} selected` : "nothing selected";
+  say(picked.size ? `${picked.size} selected` : "nothing selected");
   for (const button of bar.querySelectorAll("[data-bulk]")) button.disabled = picked.size === 0;
 }
 
 export function toggle(box) {
-  if (picked.has(box.dataset.pick)) picked.delete(box.dataset.pick);
-  else picked.add(box.dataset.pick);
+  if (!box) return;
+  if (!picked.delete(box.dataset.pick)) picked.add(box.dataset.pick);
   show();
 }
 
 async function some(action) {
   const ids = [...picked];
-  const jobs = ids.length === 1 ? "this job" : `these ${ids.length} jobs`;
-  if (action === "cancel" && !(await sure(`Stop ${jobs} for good?`, { yes: "Cancel them" }))) return;
-  const { ok, told } = await post(`/jobs/${action}`, { ids });
-  toast(told.message, { bad: !ok });
+  const these = ids.length === 1 ? "this job" : `these ${ids.length} jobs`;
+  if (action === "cancel" && !(await sure(`Stop ${these} permanently?`, { yes: "Cancel them" }))) return;
+  const { ok, message } = await post(`/jobs/${action}`, { ids });
+  toast(message, { bad: !ok });
   if (ok) picked.clear();
   await refresh();
   show();
@@ -44,51 +51,46 @@ async function some(action) {
 
 async function all(action) {
   const filter = JSON.parse(bar.dataset.filter);
-  const count = await post(`/jobs/matching/${action}`, { filter, dryRun: true });
-  if (!count.ok) return toast(count.told.message, { bad: true });
-  const { matched, capped } = count.told;
-  if (!matched) return toast(`No job matches that could be ${action === "retry" ? "retried" : "cancelled"}.`);
-  const shown = matched.toLocaleString("en");
-  const what = action === "retry" ? `Retry ${capped ? "the latest" : "all"}` : `Stop ${capped ? "the first" : "all"}`;
-  const text = `${what} ${shown} matching job${matched === 1 ? "" : "s"}${capped ? "; there are more" : ""}${action === "retry" ? ", those that were cancelled included" : ""}. This cannot be undone.`;
-  const yes = action === "retry" ? `Retry ${shown}` : `Cancel ${shown}`;
-  if (!(await sure(text, { title: "All that match", yes, word: String(matched) }))) return undefined;
-  return carry(action, filter, matched);
+  const { verb, more, done, yes, note } = WORDS[action];
+  const { ok, message, matched, capped } = await post(`/jobs/matching/${action}`, { filter, dryRun: true });
+  if (!ok) toast(message, { bad: true });
+  else if (!matched) toast(`No job matches that could be ${done}.`);
+  else {
+    const which = `${capped ? more : "all"} ${number(matched)} matching ${jobs(matched)}${capped ? "; there are more" : ""}`;
+    const options = { title: "All that match", yes: `${yes} ${number(matched)}`, word: String(matched) };
+    if (await sure(`${verb} ${which}${note}. This cannot be undone.`, options)) await carry(action, filter, matched);
+  }
 }
 
-// Some at a time, and no more than were counted: what dies again meanwhile is not retried for ever.
+// Some at a time, and no more than were counted: a job that dies again meanwhile is not retried twice.
 async function carry(action, filter, matched) {
   let changed = 0;
-  toast(`${action === "retry" ? "Retrying" : "Cancelling"} ${matched.toLocaleString("en")}…`);
+  toast(`${WORDS[action].doing} ${number(matched)}…`);
   while (changed < matched) {
-    const { ok, told } = await post(`/jobs/matching/${action}`, { filter, dryRun: false, most: Math.min(200, matched - changed) });
-    if (!ok) {
-      toast(`${told.message} (${changed.toLocaleString("en")} were changed)`, { bad: true });
-      break;
-    }
-    changed += told.changed;
-    document.getElementById("chosen").textContent = `${changed.toLocaleString("en")} of ${matched.toLocaleString("en")}`;
-    if (!told.changed) break;
+    const most = Math.min(200, matched - changed);
+    const answer = await post(`/jobs/matching/${action}`, { filter, dryRun: false, most });
+    if (!answer.ok) toast(`${answer.message} (${number(changed)} were changed)`, { bad: true });
+    if (!answer.ok || !answer.changed) break;
+    changed += answer.changed;
+    say(`${number(changed)} of ${number(matched)}`);
   }
   picked.clear();
   await refresh();
   show();
-  toast(`${changed.toLocaleString("en")} job${changed === 1 ? "" : "s"} ${action === "retry" ? "retried" : "cancelled"}`);
+  toast(`${number(changed)} ${jobs(changed)} ${WORDS[action].done}`);
 }
 
-export function startBulk() {
-  if (!bar) return;
-  document.addEventListener("change", (event) => {
-    if (event.target.dataset?.pick) toggle(event.target);
-    if (event.target.id === "pick-all") {
-      for (const box of boxes()) event.target.checked ? picked.add(box.dataset.pick) : picked.delete(box.dataset.pick);
-      show();
-    }
+if (bar) {
+  document.addEventListener("change", ({ target }) => {
+    if (target.dataset.pick) toggle(target);
+    if (target.id !== "pick-all") return;
+    for (const box of boxes()) target.checked ? picked.add(box.dataset.pick) : picked.delete(box.dataset.pick);
+    show();
   });
-  bar.addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button?.dataset.bulk) some(button.dataset.bulk);
-    if (button?.dataset.matching) all(button.dataset.matching);
+  bar.addEventListener("click", ({ target }) => {
+    const { bulk, matching } = target.closest("button")?.dataset ?? {};
+    if (bulk) some(bulk);
+    if (matching) all(matching);
   });
   document.addEventListener("leasehold:changed", show);
   show();

@@ -1,26 +1,11 @@
-// What the charts share: elements, scales, words for figures, the frame with its legend, tooltip and table.
-const SVG = "http://www.w3.org/2000/svg";
-
-export function svg(name, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, name), attributes, children);
-}
-
-export function html(name, attributes = {}, ...children) {
-  return fill(document.createElement(name), attributes, children);
-}
-
-function fill(element, attributes, children) {
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value === true ? "" : value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
+// What the charts share: words for figures, scales, the frame with its legend, tooltip and table.
+import { html, set, svg } from "./dom.js";
+import { clock, zoneOf } from "./times.js";
 
 // Words for figures
 
 export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "none";
+  if (seconds === null) return "none";
   if (seconds < 0.00095) return "under 1 ms";
   const units = [[1, 0.001, "ms"], [60, 1, "s"], [3600, 60, "min"], [129600, 3600, "h"], [Infinity, 86400, "days"]];
   const [, size, unit] = units.find(([below]) => seconds < below);
@@ -29,19 +14,9 @@ export function duration(seconds) {
 }
 
 export function number(value) {
-  if (value === null || value === undefined) return "none";
-  if (value === 0) return "0";
+  if (value === null) return "none";
   if (value < 9.95) return String(Number(value.toPrecision(2)));
   return Math.round(value).toLocaleString("en");
-}
-
-export function moment(milliseconds, long = false) {
-  const utc = document.documentElement.dataset.zone === "utc";
-  const date = new Date(milliseconds);
-  const part = (name) => String(utc ? date[`getUTC${name}`]() : date[`get${name}`]()).padStart(2, "0");
-  const day = `${String((utc ? date.getUTCMonth() : date.getMonth()) + 1).padStart(2, "0")}-${part("Date")}`;
-  const time = `${part("Hours")}:${part("Minutes")}`;
-  return long ? `${day} ${time}:${part("Seconds")}${utc ? " UTC" : ""}` : [day, time];
 }
 
 // Scales
@@ -52,8 +27,7 @@ export function linear(top, bottom, most) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const ceiling = Math.ceil(highest / step - 1e-9) * step;
-  const ticks = [];
-  for (let n = 0; n * step <= ceiling + 1e-9; n += 1) ticks.push(Number((n * step).toPrecision(12)));
+  const ticks = Array.from({ length: Math.round(ceiling / step) + 1 }, (_, n) => Number((n * step).toPrecision(12)));
   return { place: (value) => bottom - (value / ceiling) * (bottom - top), ticks };
 }
 
@@ -74,13 +48,18 @@ export function logarithmic(top, bottom, least, most) {
 const MINUTE = 60000;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => minutes * MINUTE);
 
+// Moments, each with its label.
 export function timeTicks(from, to, width) {
   const most = Math.max(2, Math.floor(width / 80));
-  const step = STEPS.find((size) => (to - from) / size <= most) ?? STEPS[STEPS.length - 1];
-  const zone = document.documentElement.dataset.zone === "utc" ? 0 : new Date(from).getTimezoneOffset() * MINUTE;
+  const step = STEPS.find((size) => (to - from) / size <= most) ?? STEPS.at(-1);
+  const zone = zoneOf(from);
   const ticks = [];
   for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) ticks.push(at);
-  return { ticks, days: step >= 1440 * MINUTE };
+  return ticks.map((at) => {
+    const text = clock(at);
+    const time = text.slice(11, 16);
+    return [at, step >= 1440 * MINUTE || time === "00:00" ? text.slice(5, 10) : time];
+  });
 }
 
 // The frame: made once for each element, so that what is drawn anew does not flicker
@@ -89,12 +68,11 @@ const frames = new WeakMap();
 const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => frames.get(target)?.redraw()));
 
 export function frameOf(element) {
-  const known = frames.get(element);
-  if (known) return known;
-  const frame = new Frame(element);
-  frames.set(element, frame);
-  watcher.observe(element);
-  return frame;
+  if (!frames.has(element)) {
+    frames.set(element, new Frame(element));
+    watcher.observe(element);
+  }
+  return frames.get(element);
 }
 
 class Frame {
@@ -121,11 +99,10 @@ class Frame {
   // view: {title, count, draw(canvas, width, height) -> {x(i), left, right, top, bottom}, lines(i, y), table() -> {head, rows}}
   show(view) {
     this.view = view;
-    const empty = view.count === 0 || view.empty;
-    this.message.hidden = !empty;
-    this.message.textContent = empty ? view.empty || "Nothing to show yet." : "";
-    for (const part of [this.plot, this.legend, this.details]) part.hidden = Boolean(empty);
-    if (empty) return;
+    this.message.hidden = !view.empty;
+    this.message.textContent = view.empty;
+    for (const part of [this.plot, this.legend, this.details]) part.hidden = Boolean(view.empty);
+    if (view.empty) return;
     this.plot.setAttribute("aria-label", `${view.title}. Left and right arrow keys read the figures.`);
     this.table.setAttribute("aria-label", `${view.title}, as a table`);
     this.legend.replaceChildren(...view.legend());
@@ -137,11 +114,8 @@ class Frame {
     const width = Math.floor(this.element.clientWidth);
     if (!this.view || this.plot.hidden || width < 40 || (!always && width === this.width)) return;
     this.width = width;
-    const height = this.view.height ?? (width < 420 ? 150 : 180);
-    this.canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.canvas.setAttribute("width", width);
-    this.canvas.setAttribute("height", height);
-    this.canvas.replaceChildren();
+    const height = width < 420 ? 150 : 180;
+    set(this.canvas, { viewBox: `0 0 ${width} ${height}`, width, height }).replaceChildren();
     this.area = this.view.draw(this.canvas, width, height);
     this.cross = svg("line", { class: "chart-cross", y1: this.area.top, y2: this.area.bottom, visibility: "hidden" });
     this.canvas.append(this.cross);
@@ -173,8 +147,7 @@ class Frame {
     this.cross.setAttribute("visibility", index === null ? "hidden" : "visible");
     if (index === null) return;
     const x = this.area.x(index);
-    this.cross.setAttribute("x1", x);
-    this.cross.setAttribute("x2", x);
+    set(this.cross, { x1: x, x2: x });
     const [head, ...lines] = this.view.lines(index, row);
     this.tip.replaceChildren(
       html("strong", {}, head),
@@ -185,12 +158,12 @@ class Frame {
   }
 
   tabulate() {
-    if (!this.details.open || !this.view || this.view.count === 0) return;
+    if (!this.details.open || !this.view) return;
     const { head, rows } = this.view.table();
     const cell = (kind, scope) => (text) => html(kind, { scope }, text);
     this.table.replaceChildren(
       html("table", {},
-        html("caption", { class: "chart-caption" }, this.view.title),
+        html("caption", { class: "hidden" }, this.view.title),
         html("thead", {}, html("tr", {}, ...head.map(cell("th", "col")))),
         html("tbody", {}, ...rows.map(([first, ...rest]) => html("tr", {}, cell("th", "row")(first), ...rest.map(cell("td"))))),
       ),

@@ -1,10 +1,10 @@
-// Keeps the page current: the server says when to look, the page is fetched again, and what has changed is put in place.
+// Keeps the page current: the server sends an event, the page is fetched again, and what has changed is put in place.
+import { html } from "./dom.js";
 import { morph } from "./morph.js";
 import { setNow } from "./times.js";
 
-const root = document.documentElement;
-const base = root.dataset.base;
-const WORDS = { live: "live", polling: "polling", away: "no database", connecting: "connecting", lost: "not connected" };
+const { base } = document.documentElement.dataset;
+const WORDS = { live: "live", polling: "polling", away: "no database", lost: "not connected" };
 const POLL = 5000;
 const SILENCE = 15000;
 
@@ -23,23 +23,20 @@ function say(state) {
 }
 
 export async function refresh() {
-  if (fetching) {
-    again = true;
-    return;
-  }
+  again = true;
+  if (fetching) return;
   fetching = true;
   try {
-    await look();
+    while (again) {
+      again = false;
+      await load();
+    }
   } finally {
     fetching = false;
   }
-  if (again) {
-    again = false;
-    await refresh();
-  }
 }
 
-async function look() {
+async function load() {
   const here = location.href;
   let answer;
   try {
@@ -66,32 +63,21 @@ function put(fresh) {
   const open = document.querySelector("dialog[open]");
   for (const section of document.querySelectorAll("[data-live]")) {
     const wanted = fresh.getElementById(section.id);
-    if (wanted && !open?.contains(section)) {
-      const before = section.dataset.news;
-      morph(section, wanted);
-      if (section.dataset.news !== before) document.getElementById("news").textContent = section.dataset.news;
-    }
+    if (!wanted || open?.contains(section)) continue;
+    const before = section.dataset.news;
+    morph(section, wanted);
+    if (section.dataset.news !== before) document.getElementById("news").textContent = section.dataset.news;
   }
   document.dispatchEvent(new CustomEvent("leasehold:changed"));
 }
 
 async function score() {
   const list = document.querySelector("#score dl");
-  if (!list) return;
-  const answer = await fetch(`${base}/data/scoreboard`).catch(() => null);
+  const answer = list && await fetch(`${base}/data/scoreboard`).catch(() => null);
   if (!answer?.ok) return;
-  const figures = Object.entries(await answer.json());
-  list.replaceChildren(
-    ...figures.map(([name, value]) => {
-      const pair = document.createElement("div");
-      const term = document.createElement("dt");
-      const figure = document.createElement("dd");
-      term.textContent = name;
-      figure.textContent = typeof value === "number" ? value.toLocaleString("en") : String(value);
-      pair.append(term, figure);
-      return pair;
-    }),
-  );
+  const figure = (value) => (typeof value === "number" ? value.toLocaleString("en") : String(value));
+  const pair = ([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, figure(value)));
+  list.replaceChildren(...Object.entries(await answer.json()).map(pair));
 }
 
 function listen() {
@@ -102,47 +88,47 @@ function listen() {
     heard = Date.now();
     clearInterval(polling);
     polling = 0;
-    const told = JSON.parse(event.data);
-    setNow(told.at);
-    say(told.database === "here" ? "live" : "away");
-    if (told.database === "here") refresh();
+    const { at, database } = JSON.parse(event.data);
+    setNow(at);
+    say(database === "here" ? "live" : "away");
+    if (database === "here") refresh();
   };
   source.onerror = () => {
-    if (polling) return;
-    say("polling");
-    polling = setInterval(poll, POLL);
-    if (source?.readyState === EventSource.CLOSED) {
-      source = null;
-    }
+    if (source?.readyState === EventSource.CLOSED) source = null;
+    poll();
   };
 }
 
-// A stream that says nothing any more, while something in between keeps it open, is as good as none.
-function watch() {
-  if (!source || polling || document.hidden || Date.now() - heard < SILENCE) return;
-  source.close();
-  source = null;
+// Polls until an event comes, and opens a stream that was closed again.
+function poll() {
+  if (polling) return;
   say("polling");
-  polling = setInterval(poll, POLL);
+  polling = setInterval(async () => {
+    await refresh();
+    listen();
+  }, POLL);
 }
 
-async function poll() {
-  await refresh();
-  if (!source) listen();
+function close() {
+  source?.close();
+  source = null;
 }
 
 function hush() {
-  source?.close();
-  source = null;
+  close();
   clearInterval(polling);
   polling = 0;
 }
 
-export function startLive() {
-  if (!document.getElementById("live")) return;
+if (document.getElementById("live")) {
   score();
   listen();
-  setInterval(watch, POLL);
+  // A stream on which nothing arrives, because something in between keeps it open, is closed.
+  setInterval(() => {
+    if (!source || polling || document.hidden || Date.now() - heard < SILENCE) return;
+    close();
+    poll();
+  }, POLL);
   document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
   window.addEventListener("pagehide", hush);
   window.addEventListener("pageshow", listen);

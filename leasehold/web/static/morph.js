@@ -1,5 +1,5 @@
 // Makes one tree like another and leaves alone what is alike, so that focus, selection and scrolling stay.
-import { showTime } from "./times.js";
+import { showTime, showTimes } from "./times.js";
 
 // What scripts and people set, and the server knows nothing of.
 const THEIRS = { A: ["data-expired"], DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"], TR: ["aria-selected"] };
@@ -40,15 +40,19 @@ export function morph(from, to) {
 }
 
 function children(from, to) {
+  // Of children with the same key the n-th becomes the n-th.
   const keyed = new Map();
   for (const child of from.children) {
     const key = keyOf(child);
-    if (key) keyed.set(`${child.nodeName} ${key}`, child);
+    if (!key) continue;
+    const name = `${child.nodeName} ${key}`;
+    if (keyed.has(name)) keyed.get(name).push(child);
+    else keyed.set(name, [child]);
   }
   let here = from.firstChild;
   for (const wanted of [...to.childNodes]) {
     const key = keyOf(wanted);
-    const known = key ? keyed.get(`${wanted.nodeName} ${key}`) : undefined;
+    const known = key ? keyed.get(`${wanted.nodeName} ${key}`)?.shift() : undefined;
     if (known && known !== here) {
       from.insertBefore(known, here);
       morph(known, wanted);
@@ -59,10 +63,8 @@ function children(from, to) {
     } else {
       const fresh = document.importNode(wanted, true);
       from.insertBefore(fresh, here);
-      if (fresh.nodeType === Node.ELEMENT_NODE) {
-        for (const time of fresh.querySelectorAll("time[data-t]")) showTime(time);
-        if (fresh.matches("time[data-t]")) showTime(fresh);
-      }
+      if (fresh.nodeName === "TIME") showTime(fresh);
+      else if (fresh.nodeType === Node.ELEMENT_NODE) showTimes(fresh);
     }
   }
   while (here) {
