@@ -1,38 +1,39 @@
-"""The application: its tasks, and its way to the database."""
+"""The application: its tasks, and its connection to the database."""
 
 import asyncio
 import json
-import os
+import sys
 import threading
-import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta
 from itertools import chain, repeat
 from types import MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from leasehold.advice import UNSET, check_place
+from leasehold._aio import run_blocking
+from leasehold._importing import check_place, discover, imported_now
+from leasehold._locate import located
+from leasehold._os_process import renew_in_forks
 from leasehold.config import Settings
 from leasehold.db.call import Call, Series
-from leasehold.db.foreign import arun_on, is_idle_django, run_on
-from leasehold.db.pool import Database
+from leasehold.db.connections.foreign import execute_on, is_idle_django
+from leasehold.db.database import Database
 from leasehold.db.store import Store
-from leasehold.discovery import discover
 from leasehold.errors import ConfigError, JobUnknown, UnknownKind
-from leasehold.intent import Chunks, Intent
+from leasehold.intent import UNSET, Intent, checked_options, show_options
 from leasehold.job import Job
-from leasehold.locate import located
-from leasehold.retry import USUAL_ATTEMPTS, ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
-from leasehold.schedule import Missed, Overlap
+from leasehold.schedule import ScheduleOptions
 from leasehold.schedules import ScheduleDecorator, Schedules
-from leasehold.task import AsyncTask, Executor, SyncTask, Task, TaskDecorator
+from leasehold.task import AsyncTask, SyncTask, Task, TaskDecorator, TaskSettings
 from leasehold.telemetry import After, Around, Before, Hooks, OnError, OnWorker, Telemetry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 AroundT = TypeVar("AroundT", bound=Around)
+
+_running_loop = asyncio._get_running_loop  # noqa: SLF001 (public, and quick where none runs)
 
 
 class App:
@@ -44,9 +45,9 @@ class App:
     def __init__(
         self, dsn: str | None = None, *, schema: str | None = None, connection: Callable[[], object] | None = None
     ) -> None:
-        """`connection` gives the connection of the transaction that is under way, or None if there is none.
+        """`connection` returns the connection of the current transaction, or None if there is none.
 
-        It is asked whenever a job is enqueued without `connection=`: `App(connection=lambda: django.db.connection)`.
+        It is called when a job is enqueued without `connection=`: `App(connection=lambda: django.db.connection)`.
         """
         self.settings = Settings.from_env(dsn=dsn, schema=schema)
         self._current_connection = connection
@@ -57,16 +58,17 @@ class App:
         self._resources = ExitStack()
         self._database: Database | None = None
         self._guard = threading.Lock()
-        self._store = Store(self.settings.schema)
+        self.store = Store(self.settings.schema)
+        """The SQL API of the app's schema, as calls."""
         self.schedules = Schedules(self)
-        """What runs again and again: declared by `@app.schedule`, and made or changed at run time."""
-        _apps.add(self)
+        """The schedules: declared by `@app.schedule`, and made or changed at run time."""
+        renew_in_forks(self)
 
     def __repr__(self) -> str:
         return f"<App {len(self._tasks)} tasks, schema {self.settings.schema}>"
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may have held the guard, and nobody here will give it back."""
+        """Make a new guard in a forked child, where no thread exists that could release the one of the parent."""
         self._guard = threading.Lock()
 
     # -- tasks
@@ -81,82 +83,29 @@ class App:
     @overload
     def task(self, function: Callable[P, R]) -> SyncTask[P, R]: ...
     @overload
-    def task(
-        self,
-        *,
-        kind: str | None = ...,
-        queue: str = ...,
-        priority: int = ...,
-        max_attempts: int = ...,
-        lease: timedelta | float = ...,
-        timeout: timedelta | float | None = ...,
-        retry: RetryPolicy | RetryFunction | None = ...,
-        executor: Executor | None = ...,
-        memory: int | None = ...,
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        *,
-        kind: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = USUAL_ATTEMPTS,
-        lease: timedelta | float = 15,
-        timeout: timedelta | float | None = None,
-        retry: RetryPolicy | RetryFunction | None = None,
-        executor: Executor | None = None,
-        memory: int | None = None,
-    ) -> Any:
+    def task(self, **options: Unpack[TaskSettings]) -> TaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, **options: Unpack[TaskSettings]) -> Any:
         """Register a function as a task: `@app.task(kind="SEND_EMAIL", queue="mail")`, or bare, `@app.task`.
 
-        `kind` is what its jobs are stored under; give it one that lasts. Left out: the function's module and name.
+        `kind` is what its jobs are stored under; choose one that lasts. Left out: the function's module and name.
+        `leasehold.task.TaskOptions` documents the others.
         """
-        decorator = TaskDecorator(
-            self, kind=kind, queue=queue, priority=priority, max_attempts=max_attempts, lease=lease, timeout=timeout,
-            retry=as_policy(retry) if retry is not None else ExponentialBackoff(), executor=executor,
-            memory=memory,
-        )  # fmt: skip
+        decorator = TaskDecorator(self, options)
         return decorator if function is None else decorator(function)
 
-    def schedule(  # noqa: PLR0913 (each is an option)
-        self,
-        cron: str | None = None,
-        *,
-        every: timedelta | None = None,
-        key: str | None = None,
-        kind: str | None = None,
-        arguments: Mapping[str, object] = MappingProxyType({}),
-        time_zone: str = "UTC",
-        queue: str | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        exclusive_key: str | None = None,
-        tags: tuple[str, ...] = (),
-        due_argument: str | None = None,
-        starts_at: datetime | None = None,
-        ends_at: datetime | None = None,
-        jitter: timedelta = timedelta(0),
-        missed: Missed = "skip",
-        grace: timedelta = timedelta(minutes=5),
-        max_missed: int = 1000,
-        overlap: Overlap = "allow",
-        enabled: bool | None = None,
-    ) -> ScheduleDecorator:
+    def schedule(
+        self, cron: str | None = None, *, kind: str | None = None,
+        arguments: Mapping[str, object] = MappingProxyType({}), **options: Unpack[ScheduleOptions],
+    ) -> ScheduleDecorator:  # fmt: skip
         """Run a task by a rule: `@app.schedule("*/5 * * * *", key="refresh")`, over `@app.task` or a plain function.
 
-        `leasehold.schedule.Schedule` says what each option means. Workers bring it into the database when they start.
+        `leasehold.schedule.Schedule` documents each option. Workers write it to the database when they start.
         """
-        options = {
-            "cron": cron, "every": every, "key": key, "time_zone": time_zone, "queue": queue, "priority": priority,
-            "max_attempts": max_attempts, "exclusive_key": exclusive_key, "tags": tags, "due_argument": due_argument,
-            "starts_at": starts_at, "ends_at": ends_at, "jitter": jitter, "missed": missed, "grace": grace,
-            "max_missed": max_missed, "overlap": overlap, "enabled": enabled,
-        }  # fmt: skip
-        return ScheduleDecorator(self, kind, arguments, options)
+        given = checked_options("schedule()", options, ScheduleOptions)
+        return ScheduleDecorator(self, kind, arguments, {"cron": cron, **given})
 
     def register(self, task: Task[P, R]) -> Task[P, R]:
-        """Take a task in. One kind, one task."""
+        """Register a task. One kind, one task."""
         known = self._tasks.get(task.kind)
         if known is not None and known.function is not task.function:
             raise ConfigError(
@@ -174,7 +123,7 @@ class App:
         discover(package)
 
     def find(self, kind: str) -> Task[..., Any]:
-        """The task of a kind."""
+        """Return the task of a kind."""
         try:
             return self._tasks[kind]
         except KeyError:
@@ -182,21 +131,14 @@ class App:
             raise UnknownKind(f"kind {kind!r} unknown", hint=f"known: {known}") from None
 
     def declaration(self) -> str:
-        """What the tasks declare about their jobs, for the SQL function `declare_tasks`."""
-        return json.dumps(
-            [
-                {
-                    "kind": options.kind, "lease_seconds": options.lease, "queue": options.queue,
-                    "priority": options.priority, "max_attempts": options.max_attempts,
-                }
-                for options in (task.options for task in self._tasks.values())
-            ]
-        )  # fmt: skip
+        """Return what the tasks declare about their jobs, for the SQL function `declare_tasks`."""
+        options = (task.options for task in self._tasks.values())
+        return json.dumps([{"kind": one.kind, "lease_seconds": one.lease, **one.of_jobs()} for one in options])
 
     # -- hooks
 
     def before(self, hook: Before) -> Before:
-        """Call this before each attempt. What it raises is the attempt's outcome."""
+        """Call this before each attempt. An exception of it becomes the attempt's outcome."""
         self.hooks.before.append(hook)
         return hook
 
@@ -206,7 +148,7 @@ class App:
         return hook
 
     def on_error(self, hook: OnError) -> OnError:
-        """Call this with what a task raised, before the outcome is judged."""
+        """Call this with the exception of a task, before the outcome is decided."""
         self.hooks.on_error.append(hook)
         return hook
 
@@ -231,64 +173,48 @@ class App:
     # -- jobs
 
     def record(self, intent: Intent, *, connection: object = UNSET) -> Job[Any]:
-        """Record one intent; on your own connection, if you or the app give one."""
-        connection = self._connection(connection, intent.kind, blocking=True)
-        if connection is not None:
-            return self._handle(intent, run_on(connection, self._store.enqueue(intent)))
-        database = self.database
-        [job_id] = database.new_ids(1)
-        with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
-            recorded = database.run(database.store.enqueue(intent, id=job_id, notify=notify))
-        return self._handle(intent, recorded, job_id)
+        """Record one intent; on your own connection, if you or the app provide one."""
+        return run_blocking(self._record(intent, connection, blocking=True))
 
     async def arecord(self, intent: Intent, *, connection: object = UNSET) -> Job[Any]:
-        """Record one intent; on your own connection, if you or the app give one."""
-        connection = self._connection(connection, intent.kind)
+        """Record one intent from a coroutine; like `record`."""
+        return await self._record(intent, connection, blocking=False)
+
+    async def _record(self, intent: Intent, connection: object, *, blocking: bool) -> Job[Any]:
+        connection = self._connection(connection, intent.kind, blocking=blocking)
         if connection is not None:
-            return self._handle(intent, await arun_on(connection, self._store.enqueue(intent)))
-        database = await self.adatabase()
-        [job_id] = await database.anew_ids(1)
-        with database.hints.ride(intent.hints, certain=intent.hints_are_certain) as notify:
-            recorded = await database.arun(database.store.enqueue(intent, id=job_id, notify=notify))
+            recorded = await execute_on(connection, self.store.enqueue(intent), blocking=blocking)
+            return self._handle(intent, recorded)
+        database = self._database or await self.opened(blocking=blocking)
+        [job_id] = await database.make_ids(1, blocking=blocking)
+        recorded = await database.execute(database.store.enqueue(intent, id=job_id), blocking=blocking)
         return self._handle(intent, recorded, job_id)
 
     def enqueue_many(self, intents: Iterable[Intent], *, connection: object = UNSET) -> list[Job[Any]]:
         """Record many jobs at once, all or none: `app.enqueue_many(send.intent(to=a) for a in addresses)`.
 
-        The database takes in the first while a generator still makes the rest: of one that may wait, make a list.
+        Pass a list if your generator may block: the transaction stays open meanwhile.
         """
-        connection = self._connection(connection, "of many", blocking=True)
-        chunks = Chunks(intents)
-        if connection is not None:
-            batch = list(chain.from_iterable(chunks))
-            recorded = run_on(connection, self._store.enqueue_many(batch))
-            return self._handles(batch, recorded)
-        database = self.database
-        database.new_ids(0)
-        sent: list[str] = []
-        with (ride := database.hints.ride(alone=False)) as notify:
-            ids = database.run_series(_recorded(database, chunks, sent, notify=notify))
-            ride.names = () if notify else _hints_of(chunks.given)
-        return self._handles(chunks.given, chain.from_iterable(ids), sent)
+        return run_blocking(self._record_many(intents, connection, blocking=True))
 
     async def aenqueue_many(self, intents: Iterable[Intent], *, connection: object = UNSET) -> list[Job[Any]]:
-        """Record many jobs at once, all or none; like `enqueue_many`."""
-        connection = self._connection(connection, "of many")
-        chunks = Chunks(intents)
+        """Record many jobs at once, all or none, from a coroutine; like `enqueue_many`."""
+        return await self._record_many(intents, connection, blocking=False)
+
+    async def _record_many(self, intents: Iterable[Intent], connection: object, *, blocking: bool) -> list[Job[Any]]:
+        connection = self._connection(connection, "of many", blocking=blocking)
+        series = Series(intents, lambda piece: database.store.enqueue_many(piece, database.ids.make(len(piece))))
         if connection is not None:
-            batch = list(chain.from_iterable(chunks))
-            recorded = await arun_on(connection, self._store.enqueue_many(batch))
+            batch = series.whole()
+            recorded = await execute_on(connection, self.store.enqueue_many(batch), blocking=blocking)
             return self._handles(batch, recorded)
-        database = await self.adatabase()
-        await database.anew_ids(0)
-        sent: list[str] = []
-        with (ride := database.hints.ride(alone=False)) as notify:
-            ids = await database.arun_series(_recorded(database, chunks, sent, notify=notify))
-            ride.names = () if notify else _hints_of(chunks.given)
-        return self._handles(chunks.given, chain.from_iterable(ids), sent)
+        database = await self.opened(blocking=blocking)
+        await database.make_ids(0, blocking=blocking)  # learns the database's clock, before the first piece
+        ids = await database.execute_series(series, blocking=blocking)
+        return self._handles(series.intents, chain.from_iterable(ids), series.ids)
 
     def job(self, job_id: UUID | str) -> Job[Any]:
-        """A handle to a job that was recorded elsewhere."""
+        """Return a handle to a job that was recorded elsewhere."""
         try:
             number = job_id if isinstance(job_id, UUID) else UUID(job_id)
         except ValueError:
@@ -298,13 +224,8 @@ class App:
     # -- the database
 
     @property
-    def store(self) -> Store:
-        """The SQL API of the app's schema, as calls."""
-        return self._store
-
-    @property
     def database(self) -> Database:
-        """The connections, made when first needed."""
+        """The database, opened when first needed."""
         with self._guard:
             if self._database is None:
                 dsn = self._resources.enter_context(located(self.settings))
@@ -312,11 +233,23 @@ class App:
             return self._database
 
     async def adatabase(self) -> Database:
-        """The connections; starting an embedded server does not block the event loop."""
+        """Return the database; starting an embedded server does not block the event loop."""
         return await asyncio.to_thread(lambda: self.database) if self._database is None else self._database
 
+    async def opened(self, *, blocking: bool) -> Database:
+        """Return the database, opened by blocking the thread or not."""
+        return self.database if blocking else await self.adatabase()
+
+    def call(self, call: Call[T]) -> T:
+        """Run one call of the SQL API."""
+        return self.database.run(call)
+
+    async def acall(self, call: Call[T]) -> T:
+        """Run one call of the SQL API from a coroutine."""
+        return await (await self.adatabase()).arun(call)
+
     def close(self) -> None:
-        """Give up connections and the hold on an embedded server. The app can be used again afterwards."""
+        """Close the connections and release the embedded server. The app can be used again afterwards."""
         with self._guard:
             database, self._database = self._database, None
             if database is not None:
@@ -324,7 +257,7 @@ class App:
             self._resources.close()
 
     async def aclose(self) -> None:
-        """The same from a coroutine: stopping an embedded server does not block the event loop."""
+        """Close from a coroutine: stopping an embedded server does not block the event loop."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -339,58 +272,35 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def _connection(self, given: object, kind: str, *, blocking: bool = False) -> object:
-        """Where to record: on the connection that was given, else on the app's current one, else (None) on our own."""
+    def _connection(self, given: object, kind: str, *, blocking: bool) -> object:
+        """Return where to record: the connection of the caller, else the app's current one, else None: our own."""
         if given is UNSET and self._current_connection is not None:
             given = self._current_connection()
             if not blocking and given is not None and is_idle_django(given):
                 given = None
         elif given is UNSET:
-            check_place(kind, blocking=blocking)
-        return None if given is UNSET else given
+            if imported_now() or (blocking and _running_loop() is not None) or "django.db" in sys.modules:
+                check_place(kind, blocking=blocking)
+            return None
+        return given
 
     def _handle(self, intent: Intent, job_id: UUID, sent: str | None = None) -> Job[Any]:
         created = True if intent.idempotency_key is None else None if sent is None else str(job_id) == sent
         return Job(self, job_id, intent.kind, created=created)
 
     def _handles(self, intents: list[Intent], ids: Iterable[str], sent: Sequence[str] = ()) -> list[Job[Any]]:
-        """`sent`: the ids that were offered to the database; none if it made them itself."""
-        if any(intent.idempotency_key is not None for intent in intents):
-            offered: Iterable[str | None] = sent or repeat(None, len(intents))
-            rows = zip(intents, map(UUID, ids), offered, strict=True)
-            return [self._handle(intent, job_id, offer) for intent, job_id, offer in rows]
-        return [Job(self, job_id, intent.kind, created=True) for intent, job_id in zip(intents, ids, strict=True)]
+        """Return the handles. `sent`: the ids that were offered to the database; none if it made them itself."""
+        if all(intent.idempotency_key is None for intent in intents):
+            return [Job(self, job_id, intent.kind, created=True) for intent, job_id in zip(intents, ids, strict=True)]
+        rows = zip(intents, map(UUID, ids), sent or repeat(None, len(intents)), strict=True)
+        return [self._handle(*row) for row in rows]
 
 
-def _recorded(database: Database, chunks: Chunks, sent: list[str], *, notify: bool) -> Series[list[str]]:
-    """The calls that record all chunks, as one transaction. `sent` gets the ids that they offer."""
-
-    def calls() -> Iterator[Call[list[str]]]:
-        for chunk in chunks:
-            ids = database.ids.make(len(chunk))
-            sent.extend(ids)
-            yield database.store.enqueue_many(chunk, ids, notify=notify)
-
-    return Series(calls(), ended=lambda: chunks.ended)
-
-
-def _hints_of(batch: list[Intent]) -> set[str]:
-    """What to say to sleeping workers. Intents with the same head say the same."""
-    return {hint for intent in {intent.head: intent for intent in batch}.values() for hint in intent.hints}
+show_options(App.task, TaskSettings)
+show_options(App.schedule, ScheduleOptions)
 
 
 def _place(function: Callable[..., object]) -> str:
     name = f"{function.__module__}.{function.__qualname__}"
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}, line {code.co_firstlineno})" if code else name
-
-
-_apps: "weakref.WeakSet[App]" = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    for app in list(_apps):
-        app.after_fork()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)

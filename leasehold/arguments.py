@@ -5,18 +5,136 @@ the default of the release that runs the job applies.
 """
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, NotRequired
+from typing import Any, Final, NoReturn, NotRequired, Optional
 
-from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic import ConfigDict, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from leasehold.codec import Codec, Unfit
-from leasehold.errors import ConfigError, InvalidArguments, InvalidJob
-from leasehold.jsonlimits import MAX_PAYLOAD_BYTES, Problem
+from leasehold._facts import MAX_PAYLOAD_BYTES
+from leasehold._jsonlimits import MAX_DEPTH, JsonProblem, find_hazard, find_problem
+from leasehold._round_trip import Unfit, as_stored, changes, not_finite_in, unreadable, unwritable
+from leasehold.errors import ConfigError, InvalidArguments, InvalidJob, ResultDoesNotFit
 from leasehold.outcome import Signal
+
+# `constants` makes a NaN visible in the text; by default pydantic writes null without a word.
+_CONFIG: Final = ConfigDict(
+    extra="forbid", allow_inf_nan=False, populate_by_name=True, ser_json_inf_nan="constants", ser_json_bytes="base64",
+    val_json_bytes="base64",
+)  # fmt: skip
+
+_FEW: Final = 16
+_SHORT: Final = 1000
+_LARGE: Final = 2**63
+_NUMBERS: Final = frozenset({float, bool, type(None)})
+_ODD_NUMBER: Final = re.compile(r"[0-9.](?:[eE][-+]?[0-9]{3}|[0-9.]{199})")
+
+
+class Codec:
+    """Writes the values of one type as JSON, and reads them. Never pickle. None is always among them.
+
+    Encoding validates, writes, checks the limits of the database, and reads its own text back: a job that was accepted
+    can be read by the worker. Decoding is one call into pydantic-core.
+    """
+
+    def __init__(
+        self, hint: Any, *, max_bytes: int = MAX_PAYLOAD_BYTES, plain: bool = False, exact: bool = False
+    ) -> None:
+        """`plain`: the type is made of scalars alone, and valid ones are known to be what is read back.
+
+        `exact`: a value that would be read back as another type, because nothing says which it has, is refused.
+        """
+        # Optional, because pydantic takes our settings only for a type that cannot have its own.
+        self._adapter: TypeAdapter[Any] = TypeAdapter(Optional[hint], config=_CONFIG)  # noqa: UP045
+        self._max_bytes = max_bytes
+        self._plain = plain
+        self._exact = exact
+        # Bound once: these are called for every job, and the adapter's own methods cost as much again.
+        self._read = self._adapter.validator.validate_json
+        self._validate = self._adapter.validator.validate_python
+        self._to_json = self._adapter.serializer.to_json
+
+    def encode(self, value: object) -> str:
+        """Return the JSON text of the value, or Unfit."""
+        if not is_small(value) and (problem := find_hazard(value, self._max_bytes)) is not None:
+            raise Unfit(problem)
+        try:
+            valid = self._validate(value)
+        except ValidationError as error:
+            raise Unfit.invalid(error) from None
+        text = self._write(valid)
+        harmless = len(text) <= self._max_bytes and is_harmless(text)
+        if not harmless and (problem := find_problem(text, max_bytes=self._max_bytes)) is not None:
+            raise Unfit(problem)
+        if not self._plain and (problems := self._lost(valid, text)):
+            raise Unfit(*problems)
+        return text
+
+    def decode(self, text: str | bytes) -> Any:
+        """Return the value that the text stands for, or Unfit."""
+        try:
+            return self._read(text)
+        except ValidationError as error:
+            raise Unfit.invalid(error) from None
+
+    def _write(self, valid: object) -> str:
+        try:
+            # Scalars have neither aliases nor anything to be warned of, and to say so costs three times as much.
+            return self._to_json(valid).decode() if self._plain else self._dump(valid)
+        except ValueError as error:
+            # One key at a time, only to name the culprit.
+            for key in valid if isinstance(valid, dict) else ():
+                try:
+                    self._dump(valid, include={key})
+                except ValueError as cause:
+                    raise Unfit(unwritable((str(key),), cause)) from None
+            raise Unfit(unwritable((), error)) from None
+
+    def _dump(self, valid: object, include: set[Any] | None = None) -> str:
+        # warnings="error": an object changed behind pydantic's back must not be written half right.
+        return self._to_json(valid, include=include, by_alias=True, round_trip=True, warnings="error").decode()
+
+    def _lost(self, valid: object, text: str) -> list[JsonProblem]:
+        """Return what would not be read back from the text as it is."""
+        if "null" in text:
+            # Inside a pydantic model a NaN is null all the same. As Python, not as JSON, it is still what it was.
+            plain = self._adapter.dump_python(valid, round_trip=True, warnings=False)
+            if problems := not_finite_in(plain):
+                return problems
+        stored = as_stored(text) if self._exact else text
+        try:
+            read = self._read(stored)
+        except ValidationError as error:
+            return unreadable(error)
+        return [] if read == valid and stored is text else changes(valid, read, exact=self._exact)
+
+
+# Nearly all values and texts pass these, at next to no cost. The rules are those of `jsonlimits`: these imply them.
+
+
+def is_small(value: object) -> bool:
+    """Return whether it is a dict of a few short texts and numbers, in which `find_hazard` would find nothing."""
+    if type(value) is not dict or len(value) > _FEW:
+        return False
+    for key, part in value.items():
+        kind = type(part)
+        if type(key) is not str or len(key) > _SHORT or (kind is str and len(part) > _SHORT):
+            return False
+        if not (kind is str or (kind is int and -_LARGE < part < _LARGE) or kind in _NUMBERS):
+            return False
+    return True
+
+
+def is_harmless(text: str) -> bool:
+    """Return whether it is a short ASCII text in which `find_problem` would find nothing but too many bytes."""
+    if len(text) > _SHORT or not text.isascii() or _ODD_NUMBER.search(text):
+        return False
+    if "\\u" in text or "\0" in text or "NaN" in text or "Infinity" in text:
+        return False
+    return text.count("[") + text.count("{") <= MAX_DEPTH
 
 
 class Arguments:
@@ -32,19 +150,27 @@ class Arguments:
         shape = {
             p.name: declared[p.name] if p.default is p.empty else NotRequired[declared[p.name]] for p in parameters
         }
+        # The functional form takes any name: as attributes, some would clash with pydantic's own.
+        make: Any = TypedDict
+        payload = make("Payload", shape)
+        payload.__module__ = function.__module__  # where names inside annotations are looked up
         try:
             plain = all(map(_is_scalar, declared.values()))
-            self._codec = Codec(_payload_type(function, shape), max_bytes=max_bytes, plain=plain, exact=True)
+            self._codec = Codec(payload, max_bytes=max_bytes, plain=plain, exact=True)
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             _refuse_annotation(kind, declared, error)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-        """The payload of a call as JSON text, or InvalidArguments with every problem of the call."""
+        """Return the payload of a call as JSON text, or InvalidArguments with every problem of the call."""
         values, text = kwargs, ""
         problems: list[str] = []
         if args:
-            problems += self._binding_problems(args, kwargs)
+            if len(args) > len(self._positional):
+                problems.append(f"{len(args)} positional arguments given, at most {len(self._positional)} taken")
             values = dict(zip(self._positional, args, strict=False)) | dict(kwargs)
+            if len(values) < len(args) + len(kwargs):
+                twice = [name for name in self._positional[: len(args)] if name in kwargs]
+                problems += [f"argument {name!r} given twice, by position and by name" for name in twice]
         try:
             text = self._codec.encode(values)
         except Unfit as unfit:
@@ -54,26 +180,18 @@ class Arguments:
         return text
 
     def decode(self, payload: str | bytes) -> dict[str, Any]:
-        """The keyword arguments to call the function with, or InvalidArguments."""
+        """Return the keyword arguments to call the function with, or InvalidArguments."""
+        problems = ["the payload is null; it must be an object"]
         try:
             values: dict[str, Any] | None = self._codec.decode(payload)
         except Unfit as unfit:
-            problems = self._messages(unfit.problems)
-        else:
-            if values is not None:
-                return values
-            problems = ["the payload is null; it must be an object"]
-        raise InvalidArguments(f"{self._kind}: {'; '.join(problems)}")
+            problems, values = self._messages(unfit.problems), None
+        if values is None:  # raised out here, it has no context: the stored value is not shown twice
+            raise InvalidArguments(f"{self._kind}: {'; '.join(problems)}")
+        return values
 
-    def _binding_problems(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterable[str]:
-        if len(args) > len(self._positional):
-            yield f"{len(args)} positional arguments given, at most {len(self._positional)} taken"
-        for name in self._positional[: len(args)]:
-            if name in kwargs:
-                yield f"argument {name!r} given twice, by position and by name"
-
-    def _messages(self, problems: Iterable[Problem]) -> list[str]:
-        """One line for each problem; the unknown arguments last, with the known ones after them."""
+    def _messages(self, problems: Iterable[JsonProblem]) -> list[str]:
+        """Return one line for each problem; the unknown arguments last, with the known ones after them."""
         lines, unknown = [], []
         for problem in problems:
             name, *rest = problem.where or ("",)
@@ -93,37 +211,41 @@ class Arguments:
 class Result:
     """The result of one task, from the return annotation of its function."""
 
-    def __init__(self, function: Callable[..., object], *, kind: str, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+    def __init__(self, function: Callable[..., object], *, kind: str) -> None:
         self._kind = kind
         hint = _without_signals(_hints(function, kind).get("return", Any))
+        self._wanted = inspect.formatannotation(hint)
         try:
-            self._codec = Codec(hint, max_bytes=max_bytes)
+            # A function that returns nothing may give `complete_in` any result.
+            self._codec = Codec(Any if hint in (None, type(None)) else hint)
         except (PydanticUserError, PydanticUndefinedAnnotation) as error:
             _refuse_annotation(kind, {"return": hint}, error)
 
     def encode(self, value: object) -> str | None:
-        """The result as JSON text, None for None; InvalidJob when it cannot be stored."""
+        """Return the result as JSON text, None for None; ResultDoesNotFit when it cannot be stored."""
         if value is None:
             return None
         try:
             return self._codec.encode(value)
         except Unfit as unfit:
-            what = self._message(unfit)
-        raise InvalidJob(f"{self._kind}: the result of type {type(value).__qualname__}{what}")
+            what = f"the result of type {type(value).__qualname__} (return annotation {self._wanted})"
+            hint = "the job is set aside: mend the task and retry the job, which runs it again"
+            refused = ResultDoesNotFit(self._refusal(what, unfit), hint=hint)
+        raise refused
 
     def decode(self, text: str | bytes | None) -> Any:
-        """The result as the annotated type; InvalidJob when the stored one is of another type."""
+        """Return the result as the annotated type; InvalidJob when the stored one is of another type."""
         if text is None:
             return None
         try:
             return self._codec.decode(text)
         except Unfit as unfit:
-            what = self._message(unfit)
-        raise InvalidJob(f"{self._kind}: the stored result{what}")
+            refused = InvalidJob(self._refusal("the stored result", unfit))
+        raise refused
 
-    @staticmethod
-    def _message(unfit: Unfit) -> str:
-        return ";".join(f"{_at(problem.where)}: {problem.what}" for problem in unfit.problems)
+    def _refusal(self, what: str, unfit: Unfit) -> str:
+        problems = ";".join(f"{_at(problem.where)}: {problem.what}" for problem in unfit.problems)
+        return f"{self._kind}: {what}{problems}"
 
 
 def _parameters(function: Callable[..., object], kind: str) -> list[inspect.Parameter]:
@@ -155,15 +277,6 @@ def _hints(function: Callable[..., object], kind: str) -> dict[str, Any]:
         raise ConfigError(f"{kind}: the annotations cannot be read: {error}") from None
 
 
-def _payload_type(function: Callable[..., object], shape: dict[str, Any]) -> Any:
-    # The functional form takes any name: as attributes, some would clash with pydantic's own.
-    make: Any = TypedDict
-    payload = make("Payload", shape)
-    # Names inside annotations are looked up where the function was written.
-    payload.__module__ = function.__module__
-    return payload
-
-
 def _refuse_annotation(kind: str, declared: Mapping[str, Any], error: Exception) -> NoReturn:
     """Name the parameter whose annotation cannot be JSON; found by trying each alone."""
     for name, hint in declared.items():
@@ -179,28 +292,23 @@ def _refuse_annotation(kind: str, declared: Mapping[str, Any], error: Exception)
 
 
 def _without_signals(hint: Any) -> Any:
-    """The return annotation without Retry, Snooze and Cancel, which are never stored."""
-    members = typing.get_args(hint) if _is_union(hint) else (hint,)
-    kept = tuple(m for m in members if not (isinstance(m, type) and issubclass(m, Signal)))
+    """Return the return annotation without Retry, Snooze and Cancel, which are never stored."""
+    kept = tuple(m for m in _members(hint) if not (isinstance(m, type) and issubclass(m, Signal)))
     return typing.Union[kept] if kept else None  # noqa: UP007 - built at run time
 
 
 def _is_scalar(hint: Any) -> bool:
-    """Whether the hint is a scalar type as Python has it, or one of them or None."""
-    if _is_union(hint):
-        members = [member for member in typing.get_args(hint) if member is not type(None)]
-        return len(members) == 1 and members[0] in _SCALARS
-    return hint in _SCALARS
+    """Return whether the hint is a scalar type as Python has it, or one of them or None."""
+    members = [member for member in _members(hint) if member is not type(None)]
+    return len(members) == 1 and members[0] in (str, int, float, bool)
 
 
-_SCALARS = (str, int, float, bool)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in {typing.Union, types.UnionType}
+def _members(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union; of anything else, itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
 
 
 def _at(path: Iterable[str | int]) -> str:
-    """` at items[0].price`, or nothing for the value itself."""
+    """Return ` at items[0].price`, or nothing for the value itself."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f" at {steps.removeprefix('.')}" if steps else ""

@@ -9,13 +9,14 @@ from leasehold.errors import ConfigError
 
 DEFAULT_SCHEMA = "leasehold"
 
-# 40 characters leave room for names made from it within PostgreSQL's 63 bytes.
 _WITH_DRIVER = re.compile(r"postgres(ql)?\+[a-z0-9_]+")
+# 40 characters leave room for names made from it within PostgreSQL's 63 bytes.
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_PREPARE = dict.fromkeys(("", "on", "1", "true", "yes"), True) | dict.fromkeys(("off", "0", "false", "no"), False)
 
 
 def checked_schema(name: str) -> str:
-    """The schema's name, if it can be one of ours."""
+    """Return the schema's name, if it can be one of ours."""
     if not _SCHEMA.fullmatch(name):
         raise ConfigError(
             f"schema name {name!r} is not valid",
@@ -30,7 +31,7 @@ def checked_schema(name: str) -> str:
 
 
 def plain_dsn(dsn: str) -> str:
-    """The DSN as libpq reads it: without the driver that SQLAlchemy has in it, as in `postgresql+asyncpg://`."""
+    """Return the DSN as libpq reads it: without the driver that SQLAlchemy has in it, as in `postgresql+asyncpg://`."""
     scheme, mark, rest = dsn.partition("://")
     if not mark or not _WITH_DRIVER.fullmatch(scheme):
         return dsn
@@ -46,16 +47,12 @@ class Settings:
 
     dsn: str | None = field(default=None, repr=False)
     """A libpq URI or key=value string (`LEASEHOLD_DSN`); never shown. None: the embedded PostgreSQL."""
-
     schema: str = DEFAULT_SCHEMA
     """The PostgreSQL schema that holds everything (`LEASEHOLD_SCHEMA`)."""
-
     home: Path = field(default_factory=lambda: Path(".leasehold"))
     """Where the embedded PostgreSQL keeps its data (`LEASEHOLD_HOME`)."""
-
     production: bool = False
     """Never start an embedded server (`LEASEHOLD_ENV=production`)."""
-
     prepare: bool = True
     """Use prepared statements (`LEASEHOLD_PREPARE=off` behind PgBouncer in transaction mode)."""
 
@@ -66,24 +63,15 @@ class Settings:
 
     @classmethod
     def from_env(cls, *, dsn: str | None = None, schema: str | None = None) -> "Settings":
-        """The environment's settings; what is given here wins."""
+        """Return the environment's settings; what is given here wins."""
         env = os.environ
+        prepare = (env.get("LEASEHOLD_PREPARE") or "on").strip().lower()
+        if prepare not in _PREPARE:
+            raise ConfigError(f"LEASEHOLD_PREPARE={prepare!r} is neither on nor off", hint="use on or off")
         return cls(
             dsn=dsn or env.get("LEASEHOLD_DSN") or None,
             schema=schema or env.get("LEASEHOLD_SCHEMA") or DEFAULT_SCHEMA,
             home=Path(env.get("LEASEHOLD_HOME") or ".leasehold"),
             production=(env.get("LEASEHOLD_ENV") or "").strip().lower() == "production",
-            prepare=_switch("LEASEHOLD_PREPARE", default=True),
+            prepare=_PREPARE[prepare],
         )
-
-
-def _switch(name: str, *, default: bool) -> bool:
-    match (os.environ.get(name) or "").strip().lower():
-        case "":
-            return default
-        case "on" | "1" | "true" | "yes":
-            return True
-        case "off" | "0" | "false" | "no":
-            return False
-        case other:
-            raise ConfigError(f"{name}={other!r} is neither on nor off", hint="use on or off")

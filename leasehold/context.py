@@ -1,20 +1,20 @@
-"""What a running task can know and say about its own job."""
+"""What a running task can read and write about its own job."""
 
 import logging
 import threading
 import time
-from collections.abc import Awaitable
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
+from leasehold._aio import run_blocking
+from leasehold._texts import MAX_LEVEL, MAX_LINE, MAX_NOTE, fraction_of, moment_of, repr_of, text_of
 from leasehold.errors import LeaseholdError, LeaseLost
-from leasehold.texts import MAX_LEVEL, MAX_LINE, MAX_NOTE, fraction_of, moment_of, text_of
 
 _current: ContextVar["JobContext"] = ContextVar("leasehold_job")
 
 _lines_guard = threading.Lock()
-"""For all jobs together: most say nothing, and a lock for each would cost more than waiting for this one."""
+"""For all jobs together: most log nothing, and a lock for each would cost more than waiting for this one."""
 
 MAX_LINES: Final = 200
 """Lines of log that are kept of one attempt."""
@@ -23,32 +23,15 @@ LogLine = tuple[float, str, str]
 """Seconds since the epoch, level, text."""
 
 
-class Completion(Protocol):
-    """Finishes the job on a connection of the task's own."""
-
-    def run(self, connection: object, result: object) -> None:
-        """Complete the job in the connection's transaction."""
-
-    def arun(self, connection: object, result: object) -> Awaitable[None]:
-        """Complete the job in the connection's transaction."""
-
-
 class JobContext:
-    """The job that is being run, as `current_job()` gives it."""
+    """The job that is being run, as `current_job()` returns it."""
 
     __slots__ = (
-        "_captured", "_id", "_lines", "_progress", "_stop", "attempt", "kind", "max_attempts", "queue", "retry_count"
+        "_captured", "_id", "_lines", "_progress", "attempt", "completed_bare", "kind", "max_attempts", "queue",
+        "retry_count", "stop_reason",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        id: str,  # noqa: A002 (what it is called everywhere)
-        kind: str,
-        queue: str,
-        attempt: int,
-        retry_count: int,
-        max_attempts: int,
-    ) -> None:
+    def __init__(self, id: str, kind: str, queue: str, attempt: int, retry_count: int, max_attempts: int) -> None:  # noqa: A002
         self._id = id
         self.kind = kind
         self.queue = queue
@@ -57,10 +40,13 @@ class JobContext:
         self.retry_count = retry_count
         """Failures so far."""
         self.max_attempts = max_attempts
-        self._stop: LeaseholdError | None = None
+        self.stop_reason: LeaseholdError | None = None
+        """What the next checkpoint raises."""
         self._progress: tuple[float, str] | None = None
         self._lines: list[LogLine] | None = None
         self._captured = 0
+        self.completed_bare = False
+        """Whether `complete_in` was called without a result."""
 
     # -- for the task
 
@@ -71,7 +57,7 @@ class JobContext:
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
-        """A logger whose records carry the job; what it says is kept with the attempt."""
+        """A logger whose records carry the job; what it logs is kept with the attempt."""
         fields: dict[str, Any] = {"job_id": str(self.id), "attempt": self.attempt, "kind": self.kind}
         return logging.LoggerAdapter(logging.getLogger(f"leasehold.task.{self.kind}"), fields)
 
@@ -80,8 +66,8 @@ class JobContext:
 
         Long tasks in a thread call it now and then; it costs nothing.
         """
-        if self._stop is not None:
-            raise self._stop
+        if self.stop_reason is not None:
+            raise self.stop_reason
 
     def heartbeat(self) -> None:
         """Renew the lease, and write progress and log lines, now instead of at the next turn. Also a checkpoint."""
@@ -96,45 +82,49 @@ class JobContext:
     def complete_in(self, connection: object, result: object = None) -> None:
         """Finish the job inside your own transaction, fenced: commit, and both happened; roll back, and neither did.
 
+        `result` is the job's result: what the task returns afterwards is not recorded.
+        If the task then returns without a commit, the attempt has failed, and is retried as after any other failure.
         Raises LeaseLost if the job is no longer this attempt's. Call it last, then commit: until then the job's row is
         locked, and its lease runs on unrenewed.
         """
-        self.checkpoint()
-        self._completion().run(connection, result)
+        run_blocking(self._finish(connection, result, blocking=True))
 
     async def acomplete_in(self, connection: object, result: object = None) -> None:
         """Finish the job inside your own transaction, as `complete_in` does."""
+        await self._finish(connection, result, blocking=False)
+
+    async def _finish(self, connection: object, result: object, *, blocking: bool) -> None:
         self.checkpoint()
-        await self._completion().arun(connection, result)
+        self.completing()
+        await self._complete(connection, result, blocking=blocking)
+        self.completed_bare = result is None
 
     # -- for the worker
 
     def _renew(self) -> None:
         """Have the lease renewed soon."""
 
-    def _completion(self) -> Completion:
-        raise LeaseholdError("this job cannot be completed from here", hint="only a task that a worker runs can")
+    def completing(self) -> None:
+        """Note that the task completes its job in a transaction of its own: what it returns is no success by itself."""
 
-    @property
-    def stop_reason(self) -> LeaseholdError | None:
-        """What the next checkpoint raises."""
-        return self._stop
+    async def _complete(self, connection: object, result: object, *, blocking: bool) -> None:  # noqa: ARG002
+        raise LeaseholdError("this job cannot be completed from here", hint="only a task that a worker runs can")
 
     def stop(self, why: LeaseholdError) -> None:
         """Make the next checkpoint raise."""
-        self._stop = why
+        self.stop_reason = why
 
     def lose(self) -> None:
-        """The lease is gone."""
+        """Make the next checkpoint raise LeaseLost."""
         self.stop(LeaseLost(f"job {self.id}: the lease of attempt {self.attempt} is lost", hint="stop, write nothing"))
 
     def take_progress(self) -> tuple[float, str] | None:
-        """The latest progress not yet written."""
+        """Return the latest progress not yet written."""
         taken, self._progress = self._progress, None
         return taken
 
     def restore_progress(self, taken: tuple[float, str]) -> None:
-        """It could not be written; keep it, unless the task has said something newer."""
+        """Keep progress that could not be written, unless the task has set a newer one."""
         if self._progress is None:
             self._progress = taken
 
@@ -145,15 +135,14 @@ class JobContext:
             self._captured += 1
             if self._captured > MAX_LINES + 1:
                 return
+            if self._captured > MAX_LINES:
+                line = line[0], "WARNING", f"[more than {MAX_LINES} lines: the rest is not kept]"
             if self._lines is None:
                 self._lines = []
-            if self._captured <= MAX_LINES:
-                self._lines.append(line)
-            else:
-                self._lines.append((line[0], "WARNING", f"[more than {MAX_LINES} lines: the rest is not kept]"))
+            self._lines.append(line)
 
     def take_lines(self) -> list[LogLine]:
-        """The lines not yet written."""
+        """Return the lines not yet written."""
         if not self._lines:
             return []
         with _lines_guard:
@@ -162,7 +151,7 @@ class JobContext:
 
 
 def line_of(at: float, level: str, text: str) -> LogLine:
-    """A line of log as it can be stored."""
+    """Return a line of log as it can be stored."""
     return moment_of(at, time.time()), text_of(level, MAX_LEVEL), text_of(text, MAX_LINE)
 
 
@@ -174,24 +163,25 @@ class Capture(logging.Handler):
         context = _current.get(None)
         if context is not None:
             try:
-                context.capture((record.created, record.levelname, self.format(record)))
-            except Exception:  # noqa: BLE001 (as every handler: logging must not break what it logs)
-                self.handleError(record)
+                text = self.format(record)
+            except Exception:  # noqa: BLE001 (the text and its arguments do not fit: no reason to lose the line)
+                # Not handleError, which writes to standard error: the event loop would wait for a full pipe.
+                text = f"{text_of(record.msg, MAX_LINE)} {repr_of(record.args, MAX_LINE)}"
+            context.capture((record.created, record.levelname, text))
 
 
 def running_job() -> JobContext | None:
-    """The job that this code runs for, if there is one."""
+    """Return the job that this code runs for, if there is one."""
     return _current.get(None)
 
 
 def current_job() -> JobContext:
-    """The job that this code is running for."""
+    """Return the job that this code is running for."""
     try:
         return _current.get()
     except LookupError:
-        raise LeaseholdError(
-            "current_job() was called outside a running job", hint="only a task that a worker runs has one"
-        ) from None
+        message = "current_job() was called outside a running job"
+        raise LeaseholdError(message, hint="only a task that a worker runs has one") from None
 
 
 enter = _current.set

@@ -1,4 +1,4 @@
-"""When a schedule is due: intervals and cron expressions, in a time zone. Pure: gives times, asks no clock.
+"""When a schedule is due: intervals and cron expressions, in a time zone. Pure: reads no clock.
 
 An interval counts absolute time, in steps from its start, or from a Monday midnight in UTC where it has none.
 
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -32,7 +32,7 @@ _FARTHEST_SHIFT = timedelta(hours=26)
 """Clocks have been moved by a whole day, where the date line was."""
 
 _MOST_COUNTED = 20_000
-"""Due times that are looked at one by one: about a second's work."""
+"""Due times that are counted one by one: about a second's work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,8 @@ class Runs:
 
     latest: tuple[datetime, ...]
     """The last of them, in their order."""
-
     count: int
     """How many there are, those not listed among them. Very many are counted only in part."""
-
     next: datetime | None
     """The first one after the span."""
 
@@ -55,31 +53,33 @@ class Rule:
 
     every: timedelta | None = None
     """An absolute length of time, a second at least."""
-
     cron: str | None = None
     """Minute, hour, day, month, weekday; or six fields, with the seconds in front."""
-
     time_zone: str = "UTC"
     """Whose clocks a cron expression is about."""
-
     starts_at: datetime | None = None
     """No due time is before it."""
-
     ends_at: datetime | None = None
     """No due time is at it or after it."""
 
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, schedule: Any) -> "Rule":
+        """Return the rule of anything that has these attributes."""
+        names = ("every", "cron", "time_zone", "starts_at", "ends_at")
+        return cls(**{name: getattr(schedule, name) for name in names})
 
     def __post_init__(self) -> None:
         _check(self)
         object.__setattr__(self, "_zone", zone(self.time_zone))
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first due time after the moment; None: there is none any more."""
+        """Return the first due time after the moment; None: there is none any more."""
         if self.starts_at is not None and moment < self.starts_at:
             moment = self.starts_at - timedelta(microseconds=1)
         try:
-            due = self._every_after(moment) if self.every is not None else self._cron_after(moment)
+            due = self._every_after(self.every, moment) if self.every is not None else self._cron_after(moment)
         except OverflowError:  # the calendar ends
             return None
         if due is None or (self.ends_at is not None and due >= self.ends_at):
@@ -87,7 +87,7 @@ class Rule:
         return due
 
     def upcoming(self, moment: datetime, count: int) -> list[datetime]:
-        """The next due times after the moment."""
+        """Return the next due times after the moment."""
         found: list[datetime] = []
         due = self.after(moment)
         while due is not None and len(found) < count:
@@ -96,9 +96,9 @@ class Rule:
         return found
 
     def runs(self, first: datetime, until: datetime, keep: int) -> Runs:
-        """The due times from one of them until a moment, that moment included."""
+        """Return the due times from one of them until a moment, that moment included."""
         if self.every is not None:
-            return self._every_runs(first, until, keep)
+            return self._every_runs(self.every, first, until, keep)
         latest = deque([first], maxlen=keep)
         count, due = 1, self.after(first)
         while due is not None and due <= until:
@@ -113,30 +113,28 @@ class Rule:
 
     # -- intervals
 
-    def _every_after(self, moment: datetime) -> datetime:
-        assert self.every is not None  # noqa: S101 (for the type checker)
+    def _every_after(self, every: timedelta, moment: datetime) -> datetime:
         anchor = self.starts_at or MONDAY
-        return anchor + ((moment - anchor) // self.every + 1) * self.every
+        return anchor + ((moment - anchor) // every + 1) * every
 
-    def _every_runs(self, first: datetime, until: datetime, keep: int) -> Runs:
-        assert self.every is not None  # noqa: S101 (for the type checker)
+    def _every_runs(self, every: timedelta, first: datetime, until: datetime, keep: int) -> Runs:
         if self.ends_at is not None:
             until = min(until, self.ends_at - timedelta(microseconds=1))
-        count = (until - first) // self.every + 1
-        last = first + (count - 1) * self.every
+        count = (until - first) // every + 1
+        last = first + (count - 1) * every
         kept = min(count, keep)
-        latest = tuple(last - n * self.every for n in range(kept - 1, -1, -1))
+        latest = tuple(last - n * every for n in range(kept - 1, -1, -1))
         return Runs(latest=latest, count=count, next=self.after(last))
 
     # -- cron
 
     def _cron_after(self, moment: datetime) -> datetime | None:
-        assert self.cron is not None  # noqa: S101 (for the type checker)
-        moment = moment.astimezone(UTC)
-        return self._named_after(moment) if _names_its_time(self.cron) else self._shown_after(moment)
+        fields = (self.cron or "").split()
+        names_its_time = len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
+        return (self._named_after if names_its_time else self._shown_after)(moment.astimezone(UTC))
 
     def _named_after(self, moment: datetime) -> datetime | None:
-        """The first run after the moment of an expression that names its times."""
+        """Return the first run after the moment of an expression that names its times."""
         start = self._wall(moment)
         if self._offset(moment - _FARTHEST_SHIFT) != self._offset(moment):
             start -= _FARTHEST_SHIFT  # a time that was skipped, or that came twice, may be behind us on the wall
@@ -147,7 +145,7 @@ class Rule:
         return None
 
     def _shown_after(self, moment: datetime) -> datetime | None:
-        """The first moment after this one at which the clocks show what the expression says."""
+        """Return the first moment after this one at which the clocks show what the expression says."""
         start = moment.replace(microsecond=0) + _SECOND
         while True:
             offset = self._offset(start)
@@ -161,12 +159,11 @@ class Rule:
             start = change  # from here on the clocks show something else
 
     def _matches(self, wall: datetime) -> Iterator[datetime]:
-        """The times on the wall after this one, as if no clock were ever moved."""
-        assert self.cron is not None  # noqa: S101 (for the type checker)
-        return CronSim(self.cron, wall)
+        """Return the times on the wall after this one, as if no clock were ever moved."""
+        return CronSim(self.cron or "", wall)
 
     def _first_time(self, wall: datetime) -> datetime:
-        """The moment at which the clocks first show this, or skip it."""
+        """Return the moment at which the clocks first show this, or skip it."""
         early = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
         if self._wall(early) == wall:
             return early
@@ -174,7 +171,7 @@ class Rule:
         return self._change_within(before, early)
 
     def _next_change(self, start: datetime, end: datetime) -> datetime | None:
-        """The first moment after the start, up to the end, at which the clocks are moved."""
+        """Return the first moment after the start, up to the end, at which the clocks are moved."""
         offset = self._offset(start)
         while start < end:
             later = min(start + _DAY, end)
@@ -186,8 +183,7 @@ class Rule:
     def _change_within(self, before: datetime, after: datetime) -> datetime:
         offset = self._offset(before)
         while after - before > _SECOND:
-            middle = before + (after - before) // 2
-            middle = middle.replace(microsecond=0)
+            middle = (before + (after - before) // 2).replace(microsecond=0)
             if self._offset(middle) == offset:
                 before = middle
             else:
@@ -202,39 +198,27 @@ class Rule:
 
 
 def zone(name: str) -> ZoneInfo:
-    """The time zone of that name."""
+    """Return the time zone of that name."""
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError, TypeError):
         raise ConfigError(f"time zone {name!r} unknown", hint="write it like Europe/Berlin, or UTC") from None
 
 
-def _names_its_time(expression: str) -> bool:
-    fields = expression.split()
-    return len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
-
-
 def _check(rule: Rule) -> None:
     if (rule.every is None) == (rule.cron is None):
         raise ConfigError("a schedule has either a cron expression or every=", hint="give one of them")
-    if rule.every is not None:
-        _check_every(rule.every)
+    every: object = rule.every
+    if every is not None and not (isinstance(every, timedelta) and MIN_EVERY <= every <= MAX_EVERY):
+        raise ConfigError(f"every {every!r} is not a timedelta between 1 second and {MAX_EVERY.days} days")
     if rule.cron is not None:
         _check_cron(rule.cron)
-    _check_moment("starts_at", rule.starts_at)
-    _check_moment("ends_at", rule.ends_at)
+    for what in ("starts_at", "ends_at"):
+        moment: object = getattr(rule, what)
+        if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
+            raise ConfigError(f"{what} {moment!r} is no datetime with a time zone", hint="datetime(…, tzinfo=UTC)")
     if rule.starts_at is not None and rule.ends_at is not None and rule.starts_at >= rule.ends_at:
         raise ConfigError(f"it ends ({rule.ends_at}) before it starts ({rule.starts_at})")
-
-
-def _check_every(every: object) -> None:
-    if not isinstance(every, timedelta) or not MIN_EVERY <= every <= MAX_EVERY:
-        raise ConfigError(f"every {every!r} is not a timedelta between 1 second and {MAX_EVERY.days} days")
-
-
-def _check_moment(what: str, moment: object) -> None:
-    if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):
-        raise ConfigError(f"{what} {moment!r} is no datetime with a time zone", hint="datetime(…, tzinfo=UTC)")
 
 
 def _check_cron(expression: object) -> None:

@@ -9,11 +9,14 @@ MAX_SECONDS: Final = 315_360_000.0
 
 
 def seconds(value: object, *, what: str) -> float:
-    """A timedelta or a number as seconds, or ValueError that names `what` and the value."""
+    """Return a timedelta or a number as seconds, or raise ValueError that names `what` and the value."""
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = _float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.copysign(math.inf, 1 if value > 0 else -1)
     else:
         # ValueError for a wrong type too: callers have one kind of mistake to handle.
         raise ValueError(f"{what}: {value!r} is not a length of time; give seconds or a timedelta")  # noqa: TRY004
@@ -22,13 +25,6 @@ def seconds(value: object, *, what: str) -> float:
     if number > MAX_SECONDS:
         raise ValueError(f"{what}: {_shown(value)} is longer than 10 years; give seconds, not milliseconds")
     return number
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, 1 if value > 0 else -1)
 
 
 def _shown(value: object) -> str:

@@ -2,23 +2,25 @@
 
     LeaseholdError
     ├── ConfigError              a setting is missing or makes no sense
-    ├── InvalidJob               a job that cannot be recorded as it is
-    │   └── InvalidArguments     the arguments do not fit the task's signature
-    │       └── ArgumentsDoNotFit  those of a job that is already recorded
+    ├── InvalidArgument          a value of a call is refused: a limit, a cursor, a job
+    │   └── InvalidJob           a job that cannot be recorded as it is
+    │       ├── ResultDoesNotFit  the result of a task cannot be stored
+    │       └── InvalidArguments  the arguments do not fit the task's signature
+    │           └── ArgumentsDoNotFit  those of a job that is already recorded
     ├── UnknownKind              no task of that kind is registered
     ├── JobUnknown               no job has that id, no schedule that key
     ├── IllegalTransition        the state machine has no such edge
     ├── IdempotencyConflict      the key belongs to a different job (strict mode)
     ├── NotClaimable             a schedule cannot be claimed now: an ordinary answer, no failure
-    │   ├── ScheduleLocked       ... somebody else has claimed it
+    │   ├── ScheduleLocked       ... another worker has claimed it
     │   ├── ScheduleNotDue       ... its time has not come
-    │   └── ScheduleDisabled     ... somebody has switched it off
+    │   └── ScheduleDisabled     ... it is switched off
     ├── LeaseLost                the job is no longer this attempt's to write
     ├── NotPermitted             the database role may not do that
     │   └── TokenTooStrong       ... a token may not make a stronger one
     ├── ResultTimeout            the job did not finish in time (also a TimeoutError)
     ├── JobFailed                the job is dead
-    │   └── JobCancelled         ... because somebody cancelled it
+    │   └── JobCancelled         ... because it was cancelled
     ├── DatabaseUnavailable      no answer from PostgreSQL; the outcome may be unknown
     │   ├── LockTimeout          ... another session kept a lock for too long, and nothing has happened
     │   └── DatabaseReadOnly     ... it answers, and takes no writes: a standby
@@ -38,6 +40,9 @@ class LeaseholdError(Exception):
 
     exit_code = 1
 
+    place: int | None = None
+    """Of a call for many jobs: the place of the one that is refused, the first is 0."""
+
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
@@ -53,10 +58,18 @@ class ConfigError(LeaseholdError):
     exit_code = 2
 
 
-class InvalidJob(LeaseholdError, ValueError):
-    """A job that cannot be recorded as it is; nothing was changed."""
+class InvalidArgument(LeaseholdError, ValueError):
+    """A value of a call is refused: a limit, a cursor, a job; nothing was changed."""
 
     exit_code = 2
+
+
+class InvalidJob(InvalidArgument):
+    """A job that cannot be recorded as it is; nothing was changed."""
+
+
+class ResultDoesNotFit(InvalidJob):
+    """The result of a task cannot be stored: another attempt would only repeat its effects, so it is not retried."""
 
 
 class InvalidArguments(InvalidJob):
@@ -86,11 +99,11 @@ class IdempotencyConflict(LeaseholdError):
 
 
 class NotClaimable(LeaseholdError):
-    """A schedule cannot be claimed now. An ordinary answer to whoever tries: never logged as a failure."""
+    """A schedule cannot be claimed now: an ordinary answer, never logged as a failure."""
 
 
 class ScheduleLocked(NotClaimable):
-    """Somebody else has claimed the schedule, or is changing it."""
+    """Another worker has claimed the schedule, or another session is changing it."""
 
 
 class ScheduleNotDue(NotClaimable):
@@ -98,7 +111,7 @@ class ScheduleNotDue(NotClaimable):
 
 
 class ScheduleDisabled(NotClaimable):
-    """Somebody has switched the schedule off."""
+    """The schedule is switched off."""
 
 
 class LeaseLost(LeaseholdError):

@@ -1,34 +1,21 @@
 """An intent: a job before it is recorded."""
 
+import inspect
 import json
-import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypedDict
 
+from leasehold._facts import MAX_KEY_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_NUMBER, MAX_TAGS
+from leasehold._jsonlimits import find_problem
+from leasehold._texts import repr_of, text_of
 from leasehold.errors import InvalidJob
-from leasehold.jsonlimits import find_problem
-from leasehold.texts import repr_of, text_of
-
-LARGEST = 32_767
-"""Of priorities, either way, and of max_attempts: both are a smallint."""
-
-CANCEL = "@cancel:"
-"""How the hint begins that a running job was cancelled; its id follows."""
-
-DUE = "@due"
-"""The hint for jobs that wait for their time."""
-
-DECLARED = "@queue of "
-"""With a kind behind it, the hint for jobs that wait in the queue which their kind declares. Others name a queue."""
 
 SHOWN = 80
 """Characters of a refused value in the message that refuses it."""
-
-MAX_NAME_BYTES = 200
-MAX_KEY_BYTES = 500
-MAX_TAGS = 50
 
 FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
 LAST_MOMENT = datetime(9999, 12, 30, tzinfo=UTC)
@@ -40,107 +27,77 @@ SCHEDULED = "schedule:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
-    """What `enqueue` records. Made by `task.intent(...)`.
+class JobFields:
+    """What a job asks for, or the jobs of a schedule. None: what a worker has declared for the kind.
 
     What the database would refuse is refused here, before it can spoil a transaction of yours.
     """
 
-    kind: str
-    """Which task shall run."""
-
-    payload: str
-    """Its arguments, as the text of a JSON object."""
-
     queue: str | None = None
-    """Where it waits. None, here and below: what the kind's task declares, as the database knows it from workers."""
-
+    """Where it waits. Else `default`."""
     priority: int | None = None
-    """Higher is more urgent, -32767 to 32767."""
-
-    run_after: datetime | timedelta | None = None
-    """Not before this moment, or this long from now by the database's clock."""
-
-    idempotency_key: str | None = None
-    """At most one job per key, ever."""
-
+    """Higher is more urgent, -32767 to 32767. Else 0."""
     max_attempts: int | None = None
-    """How many failures end it."""
-
+    """How many failures end it. Else `leasehold.retry.USUAL_ATTEMPTS`."""
     exclusive_key: str | None = None
     """At most one job of this key runs at a time."""
-
     tags: tuple[str, ...] = ()
     """For people to find it by."""
+    metadata: Mapping[str, object] | None = field(default=None, hash=False)
+    """What belongs to the call and not to the task, such as headers and a trace context: a small JSON object, copied
+    when this is made."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent(JobFields):
+    """What `enqueue` records. Made by `task.intent(...)`."""
+
+    kind: str
+    """Which task shall run."""
+    payload: str
+    """Its arguments, as the text of a JSON object."""
+    run_after: datetime | timedelta | None = None
+    """Not before this moment, or this long from now by the database's clock."""
+    idempotency_key: str | None = None
+    """At most one job per key, ever."""
     strict: bool = False
-    """A used idempotency key is refused if its job has another kind or payload."""
-
+    """A used idempotency key is refused if its job has another kind, payload, queue or priority."""
+    named: Mapping[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The arguments of the SQL function `enqueue` that it names, without the payload."""
     head: str = field(default="", init=False, repr=False, compare=False)
     """All but the payload, as the beginning of a JSON object: made once for all intents that differ only in that."""
+    is_plain: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether it has a payload and what a task declares, and nothing else."""
 
     def __post_init__(self) -> None:
         try:
-            check_name("kind", self.kind)
-            if self.queue is not None:
-                check_name("queue", self.queue)
-            if self.priority is not None:
-                check_number("priority", self.priority, -LARGEST, LARGEST)
-            if self.max_attempts is not None:
-                check_number("max_attempts", self.max_attempts, 1, LARGEST)
-            check_key("idempotency_key", self.idempotency_key)
-            check_not_scheduled(self.idempotency_key)
-            check_key("exclusive_key", self.exclusive_key)
-            check_tags(self.tags)
-            check_run_after(self.run_after)
-            check_payload(self.payload)
-            if not isinstance(self.strict, bool):
-                raise ValueError(f"strict {repr_of(self.strict, SHOWN)} is neither True nor False")  # noqa: TRY004, TRY301
+            check_fields(self)
         except ValueError as problem:
             raise InvalidJob(f"{text_of(self.kind, SHOWN)}: {problem}", hint="nothing was recorded") from None
-        _SET["head"](self, self._make_head())
+        copy_metadata(self)
+        named = self._name_arguments()
+        _SET["head"](self, json.dumps(named)[:-1])
+        if self.metadata is not None:
+            named["metadata"] = json.dumps(self.metadata)
+        _SET["named"](self, named)
+        _SET["is_plain"](self, self.named.keys() <= {"kind", "queue", "priority", "max_attempts"})
 
     def carrying(self, payload: str) -> "Intent":
-        """The same with another payload. Everything else has been checked, so this is cheap."""
+        """Return the same with another payload. Everything else has been checked, so this is cheap."""
         other = object.__new__(Intent)
         for name, put in _SETTERS:
             put(other, getattr(self, name))
         _SET["payload"](other, payload)
         return other
 
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """What to say to sleeping workers: that its queue has work, that something waits for its time, or both."""
-        queue = self.queue if self.queue is not None else DECLARED + self.kind
-        match self.run_after:
-            case datetime():
-                return (queue, DUE)  # only the database knows whether that is past
-            case timedelta() as delay if delay > timedelta(0):
-                return (DUE,)
-            case _:
-                return (queue,)
-
-    @property
-    def hints_are_certain(self) -> bool:
-        """Whether recording it tells just these: the job of a used key tells nothing, one for a moment either."""
-        return self.idempotency_key is None and not isinstance(self.run_after, datetime)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is to run at once and has neither keys nor tags."""
-        return self.run_after is None and self.idempotency_key is None and self.exclusive_key is None and not self.tags
-
-    def columns(self) -> tuple[object, ...]:
-        """The arguments of the SQL function `enqueue`, in its order, as plain values."""
-        run_at, run_after = self.when()
-        return (
-            self.kind, self.payload, self.queue, self.priority, run_at, run_after, self.idempotency_key,
-            self.max_attempts, self.exclusive_key, list(self.tags) or None, self.strict,
-        )  # fmt: skip
+    def arguments(self, names: Iterable[str]) -> list[object]:
+        """Return the values of these arguments of the SQL function `enqueue`; None for what is left out."""
+        values = {**self.named, "payload": self.payload}
+        return [values.get(name) for name in names]
 
     @staticmethod
     def array(intents: Sequence["Intent"], ids: Sequence[str] | None = None) -> str:
-        """The argument of the SQL function `enqueue_many`."""
+        """Return the argument of the SQL function `enqueue_many`."""
         # The payload is JSON text already; decoding it only to encode it again could change numbers.
         if ids is None:
             parts = [f'{intent.head}, "payload": {intent.payload}}}' for intent in intents]
@@ -149,83 +106,98 @@ class Intent:
             parts = [f'{intent.head}, "id": "{id_}", "payload": {intent.payload}}}' for intent, id_ in pairs]
         return f"[{','.join(parts)}]"
 
-    def _make_head(self) -> str:
+    def _name_arguments(self) -> dict[str, object]:
         run_at, run_after = self.when()
-        fields = {
-            "kind": self.kind, "queue": self.queue, "priority": self.priority, "run_at": run_at,
-            "run_after": run_after, "idempotency_key": self.idempotency_key, "max_attempts": self.max_attempts,
-            "exclusive_key": self.exclusive_key, "tags": self.tags or None, "strict": self.strict or None,
-        }  # fmt: skip
-        return json.dumps({name: value for name, value in fields.items() if value is not None})[:-1]
+        values = {name: getattr(self, name, None) for name in ARGUMENTS if name != "payload"}
+        values |= {"run_at": run_at, "run_after": run_after}
+        values |= {"tags": list(self.tags) or None, "strict": self.strict or None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def when(self) -> tuple[str | None, str | None]:
-        """`run_after` as the SQL arguments run_at and run_after."""
+        """Return `run_after` as the SQL arguments run_at and run_after."""
         match self.run_after:
             case datetime() as moment:
                 return moment.isoformat(), None
             case timedelta() as delay:
-                # Never days: PostgreSQL's last 23 to 25 hours, as the session's time zone has it.
+                # Not in days: one lasts 23 to 25 hours where the session's time zone changes its clocks.
                 return None, f"{delay // timedelta(microseconds=1)} microseconds"
             case _:
                 return None, None
 
 
-class Chunks:
-    """Intents in pieces, so that the database can work on one while the next is made.
-
-    All that have an idempotency key come in one piece: only within a statement are keys taken in one order, and two
-    batches that take the same keys in different orders would wait for each other.
-    """
-
-    SIZE = 250
-    LARGEST = 4000
-    """They double: each piece takes a place in the server's lock table, which has some thousand."""
-
-    def __init__(self, intents: Iterable[Intent]) -> None:
-        if isinstance(intents, Intent) or not isinstance(intents, Iterable):
-            raise _no_intent(intents, "several of them in a list or a generator")
-        self._intents = iter(intents)
-        self.given: list[Intent] = []
-        """All that have come so far."""
-        self.ended = False
-        """Whether there are no more, as far as is known."""
-
-    def __iter__(self) -> Iterator[list[Intent]]:
-        began = time.monotonic()
-        size = self.SIZE
-        chunk: list[Intent] = []
-        for intent in self._intents:
-            if not isinstance(intent, Intent):
-                raise _no_intent(intent, "task.intent(…) makes one of the arguments", len(self.given) + len(chunk))
-            chunk.append(intent)
-            if intent.idempotency_key is not None:
-                size = sys.maxsize
-            if len(chunk) >= size:
-                if not self.given and time.monotonic() - began > _SLOW:
-                    size = sys.maxsize  # whoever makes them waits for something: not while a transaction is open
-                    continue
-                self.given += chunk
-                yield chunk
-                chunk = []
-                size = min(2 * size, self.LARGEST)
-        self.ended = True
-        self.given += chunk
-        if chunk:
-            yield chunk
+ARGUMENTS: Final = {
+    "kind": "text", "payload": "jsonb", "queue": "text", "priority": "integer", "run_at": "timestamptz",
+    "run_after": "interval", "idempotency_key": "text", "max_attempts": "integer", "exclusive_key": "text",
+    "tags": "text[]", "strict": "boolean", "metadata": "jsonb",
+}  # fmt: skip
+"""The arguments of the SQL function `enqueue` that an intent has values for, each with its type."""
 
 
-def _no_intent(value: object, hint: str, place: int | None = None) -> InvalidJob:
-    where = "" if place is None else f" (item {place})"
-    return InvalidJob(f"enqueue_many takes intents, not {value!r:.200}{where}", hint=f"{hint}; nothing was recorded")
+class _Unset:
+    """The default of an argument that may be left out where None means something."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
 
 
-_SLOW = 0.1
-"""Seconds for the first piece, which takes some milliseconds when it only has to be computed."""
+UNSET: Final[Any] = _Unset()
 
 
-# The slots themselves: the way past `frozen` for those who make intents by the thousand.
-_SET = {name: getattr(Intent, name).__set__ for name in Intent.__slots__}
+class CommonOptions(TypedDict, total=False):
+    """What a caller may ask for, of one job or of all jobs of a schedule: see `JobFields`."""
+
+    queue: str
+    priority: int
+    max_attempts: int
+    exclusive_key: str
+    tags: tuple[str, ...] | list[str]
+    metadata: Mapping[str, object]
+
+
+class JobOptions(CommonOptions, total=False):
+    """What a caller may ask for beyond what the task declares, by Python or over HTTP."""
+
+    strict: bool
+
+
+class Wishes(JobOptions, total=False):
+    """The same for `using()`: also when the job runs, its key, and the connection that records it."""
+
+    run_after: datetime | timedelta
+    idempotency_key: str
+    connection: object
+
+
+def checked_options(what: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """Return options by name, as a dataclass takes them; TypeError for one that `known`, a TypedDict, does not have."""
+    if unknown := given.keys() - known.__annotations__.keys():
+        raise TypeError(f"{what} takes no argument {min(unknown)!r}; known: {', '.join(known.__annotations__)}")
+    return {
+        name: tuple(value) if name == "tags" and isinstance(value, list) else value for name, value in given.items()
+    }
+
+
+def show_options(function: Any, known: type) -> None:
+    """Have help() and editors show the names of a TypedDict instead of `**options`."""
+    before = inspect.signature(function)
+    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=UNSET)
+    plain = [one for one in before.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = [keyword(name, annotation=hint) for name, hint in known.__annotations__.items()]
+    function.__signature__ = before.replace(parameters=[*plain, *named])
+
+
+# The setters of the slots, which pass by `frozen`: carrying() makes intents by the thousand.
+_SET = {one.name: getattr(Intent, one.name).__set__ for one in fields(Intent)}
 _SETTERS = tuple((name, put) for name, put in _SET.items() if name != "payload")
+
+
+def check_fields(job: Any, more: Mapping[str, Callable[[str, Any], None]] = MappingProxyType({})) -> None:
+    """Refuse, with ValueError, a value that the database would refuse; `more`: how to check other fields."""
+    checks = {**_CHECKS, **more}
+    for one in fields(job):
+        value = getattr(job, one.name)
+        if value is not one.default and one.name in checks:
+            checks[one.name](one.name, value)
 
 
 def check_name(what: str, name: object) -> None:
@@ -233,14 +205,14 @@ def check_name(what: str, name: object) -> None:
     _check_text(what, name, MAX_NAME_BYTES)
 
 
-def check_number(what: str, number: object, least: int, most: int) -> None:
+def check_number(what: str, number: object, *, least: int, most: int) -> None:
     """Refuse, with ValueError, a number that the database has no room for."""
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
         raise ValueError(f"{what} {repr_of(number, SHOWN)} is not a number between {least} and {most}")
 
 
-def check_payload(text: object) -> None:
-    """Refuse, with ValueError, what is not the text of a JSON object, or what jsonb could not store."""
+def _check_payload(_: str, text: object) -> None:
+    """Refuse what is not the text of a JSON object, or what jsonb could not store."""
     if text == "{}":
         return
     if not isinstance(text, str):
@@ -270,20 +242,36 @@ def check_run_after(when: object) -> None:
             raise ValueError(f"run_after {repr_of(when, SHOWN)} is neither a datetime nor a timedelta")
 
 
-def check_key(what: str, key: object) -> None:
-    """Refuse, with ValueError, what cannot be an idempotency key or an exclusive key."""
-    if key is not None:
-        _check_text(what, key, MAX_KEY_BYTES)
-
-
-def check_not_scheduled(key: str | None) -> None:
-    """Refuse, with ValueError, an idempotency key that keeps a schedule from recording its job."""
-    if key is not None and key.startswith(SCHEDULED):
+def _check_key(what: str, key: object) -> None:
+    _check_text(what, key, MAX_KEY_BYTES)
+    if what == "idempotency_key" and str(key).startswith(SCHEDULED):  # it would keep a schedule from recording its job
         raise ValueError(f"idempotency_key {repr_of(key, SHOWN)} begins as those of schedules' jobs do")
 
 
-def check_tags(tags: object) -> None:
-    """Refuse, with ValueError, what cannot be tags."""
+def _check_flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} {repr_of(value, SHOWN)} is neither True nor False")  # noqa: TRY004 (one kind of mistake)
+
+
+def check_metadata(metadata: object) -> None:
+    """Refuse, with ValueError, what cannot be metadata."""
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"metadata {repr_of(metadata, SHOWN)} are not a dict or another mapping")  # noqa: TRY004
+    try:
+        text = json.dumps(dict(metadata), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"metadata {repr_of(metadata, SHOWN)} cannot be written as JSON: {error}") from None
+    if (problem := find_problem(text, max_bytes=MAX_METADATA_BYTES)) is not None:
+        raise ValueError(f"metadata{''.join(f'.{step}' for step in problem.where)}: {problem.what}")
+
+
+def copy_metadata(job: JobFields) -> None:
+    """Have the job keep its own copy: the caller may change the mapping before the job is sent."""
+    if job.metadata is not None:
+        object.__setattr__(job, "metadata", json.loads(json.dumps(dict(job.metadata))))
+
+
+def _check_tags(_: str, tags: object) -> None:
     if not isinstance(tags, tuple):
         raise ValueError(f"tags {repr_of(tags, SHOWN)} are not a tuple of texts")  # noqa: TRY004 (one kind of mistake to handle)
     if len(tags) > MAX_TAGS:
@@ -298,11 +286,20 @@ def _check_text(what: str, text: object, most: int, *, least: int = 1) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{what} {repr_of(text, SHOWN)} contains a lone surrogate, which is not Unicode text"
-        ) from None
+        message = f"{what} {repr_of(text, SHOWN)} contains a lone surrogate, which is not Unicode text"
+        raise ValueError(message) from None
     if "\0" in text:
         raise ValueError(f"{what} {repr_of(text, SHOWN)} contains the character NUL, which PostgreSQL cannot store")
     if not least <= size <= most:
         shown = repr(text) if size <= most else f"of {size} bytes"
         raise ValueError(f"{what} {shown} does not have {least} to {most} bytes")
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = {
+    "kind": check_name, "queue": check_name, "payload": _check_payload, "strict": _check_flag, "tags": _check_tags,
+    "priority": partial(check_number, least=-MAX_NUMBER, most=MAX_NUMBER),
+    "max_attempts": partial(check_number, least=1, most=MAX_NUMBER),
+    "idempotency_key": _check_key, "exclusive_key": _check_key,
+    "run_after": lambda _, when: check_run_after(when), "metadata": lambda _, value: check_metadata(value),
+}  # fmt: skip
+"""How the fields of a job are checked, wherever they are given."""

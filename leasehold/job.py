@@ -1,14 +1,14 @@
-"""A job that was recorded: a handle to look at it and to wait for it."""
+"""A recorded job: a handle to read its state and to wait for its end."""
 
-import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
+from leasehold._aio import run_blocking, sleep
+from leasehold._importing import refuse_waiting
 from leasehold.errors import JobCancelled, JobFailed, JobUnknown, ResultTimeout
-from leasehold.importing import refuse_waiting
 
 if TYPE_CHECKING:
     from leasehold.app import App
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+@dataclass(eq=False, repr=False)
 class Job(Generic[R]):
     """A handle: it holds the id and asks the database for everything else."""
 
-    def __init__(self, app: "App", job_id: UUID | str, kind: str | None = None, *, created: bool | None = None) -> None:
-        self._app = app
-        self._id = job_id
-        self.created = created
-        """Whether this call has recorded it. False: its idempotency key had this job before. None: that is not known,
-        of a job that was looked up, or that was enqueued with a key on a connection of yours."""
-        self.kind = kind
-        """None until the database was asked, if only the id was given."""
+    _app: "App"
+    _id: UUID | str
+    kind: str | None = None
+    """None until the first query, if only the id was given."""
+    created: bool | None = field(default=None, kw_only=True)
+    """Whether this call has recorded it. False: its idempotency key had this job before. None: not known, for a job
+    that was looked up, or that was enqueued with a key on a connection of yours."""
 
     @property
     def id(self) -> UUID:
         """The job's id."""
-        if isinstance(self._id, str):  # of a batch, where most are never looked at
+        if isinstance(self._id, str):  # of a batch, where most are never read
             self._id = UUID(self._id)
         return self._id
 
@@ -51,75 +51,62 @@ class Job(Generic[R]):
         return self.refresh().status
 
     async def astatus(self) -> str:
-        """PENDING, RUNNING, COMPLETED, FAILED or CANCELLED, as the database has it now."""
+        """Return the status from a coroutine; like `status`."""
         return (await self.arefresh()).status
 
     def refresh(self) -> "JobStatus":
-        """All that a client may know of the job now."""
-        database = self._app.database
-        return self._known(database.run(database.store.status(self.id)))
+        """Return all that a client may know of the job now."""
+        return self._known(self._app.call(self._app.store.status(self.id)))
 
     async def arefresh(self) -> "JobStatus":
-        """All that a client may know of the job now."""
-        database = await self._app.adatabase()
-        return self._known(await database.arun(database.store.status(self.id)))
+        """Return all that a client may know of the job now; like `refresh`."""
+        return self._known(await self._app.acall(self._app.store.status(self.id)))
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait until the job has ended, and give what its task returned.
+        """Wait until the job has ended, and return what its task returned.
 
         Raises JobFailed if it is dead (JobCancelled, which is one too, if it was cancelled), ResultTimeout after
         `timeout` seconds.
         """
+        return run_blocking(self._result(timeout, blocking=True))
+
+    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (ends the wait, not the job)
+        """Wait from a coroutine until the job has ended, and return what its task returned; like `result`."""
+        return await self._result(timeout, blocking=False)
+
+    async def _result(self, timeout: float | None, *, blocking: bool) -> R:  # noqa: ASYNC109
         refuse_waiting(self)
         for pause in _pauses(timeout):
-            now = self.refresh()
+            now = self.refresh() if blocking else await self.arefresh()
             if now.finished_at is not None:
                 return self._outcome(now)
-            time.sleep(pause)
-        raise self._late(timeout)
-
-    async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 (says what came of the job, not of the call)
-        """Wait until the job has ended, and give what its task returned.
-
-        Raises JobFailed if it is dead (JobCancelled, which is one too, if it was cancelled), ResultTimeout after
-        `timeout` seconds.
-        """
-        refuse_waiting(self)
-        for pause in _pauses(timeout):
-            now = await self.arefresh()
-            if now.finished_at is not None:
-                return self._outcome(now)
-            await asyncio.sleep(pause)
-        raise self._late(timeout)
+            await sleep(pause, blocking=blocking)
+        message = f"job {self.id} ({self.kind}) had not ended after {timeout} s"
+        raise ResultTimeout(message, hint="it goes on")
 
     def explain(self) -> "list[Obstacle]":
-        """Why the job is not running: nothing, if it may be taken any moment."""
-        return self._app.database.run(self._app.database.store.explain(self.id))
+        """Return why the job is not running: nothing, if a worker may claim it at any moment."""
+        return self._app.call(self._app.store.explain(self.id))
 
     async def aexplain(self) -> "list[Obstacle]":
-        """Why the job is not running: nothing, if it may be taken any moment."""
-        database = await self._app.adatabase()
-        return await database.arun(database.store.explain(self.id))
+        """Return why the job is not running; like `explain`."""
+        return await self._app.acall(self._app.store.explain(self.id))
 
     def cancel(self, why: str | None = None) -> bool:
-        """Stop the job for good; False if it has already ended otherwise."""
-        database = self._app.database
-        return database.run(database.store.cancel(self.id, why))
+        """Stop the job, without a retry; False if it had finished before."""
+        return self._app.call(self._app.store.cancel(self.id, why))
 
     async def acancel(self, why: str | None = None) -> bool:
-        """Stop the job for good; False if it has already ended otherwise."""
-        database = await self._app.adatabase()
-        return await database.arun(database.store.cancel(self.id, why))
+        """Stop the job from a coroutine; like `cancel`."""
+        return await self._app.acall(self._app.store.cancel(self.id, why))
 
     def retry(self) -> bool:
-        """Give a dead job another chance; False if it is not dead."""
-        database = self._app.database
-        return database.run(database.store.retry(self.id))
+        """Let a dead job run again; False if it is not dead."""
+        return self._app.call(self._app.store.retry(self.id))
 
     async def aretry(self) -> bool:
-        """Give a dead job another chance; False if it is not dead."""
-        database = await self._app.adatabase()
-        return await database.arun(database.store.retry(self.id))
+        """Let a dead job run again; like `retry`."""
+        return await self._app.acall(self._app.store.retry(self.id))
 
     def _known(self, now: "JobStatus | None") -> "JobStatus":
         if now is None:
@@ -137,12 +124,9 @@ class Job(Generic[R]):
         message = f"job {self.id} ({now.kind}) is dead, {now.reason}{words}{cause}"
         raise error(message, reason=now.reason or "", error_class=now.error_class)
 
-    def _late(self, timeout: float | None) -> ResultTimeout:
-        return ResultTimeout(f"job {self.id} ({self.kind}) had not ended after {timeout} s", hint="it goes on")
-
 
 def _pauses(timeout: float | None) -> Iterator[float]:
-    """How long to wait between looks: short at first, then half a second; none beyond the deadline."""
+    """Yield the pauses between queries: short at first, then half a second; none beyond the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = 0.02
     while True:

@@ -6,10 +6,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
+from leasehold._texts import MAX_CLASS, MAX_MESSAGE, MAX_TRACEBACK, text_of
 from leasehold.durations import seconds
-from leasehold.texts import MAX_CLASS, MAX_MESSAGE, MAX_TRACEBACK, text_of
 
 _OWN_FRAMES: Final = ("leasehold.worker", "leasehold.telemetry")
+_MAX_EXCEPTIONS: Final = 100
+_SHOWN_EXCEPTIONS: Final = 10
 
 
 class Signal(Exception):
@@ -42,7 +44,7 @@ class Snooze(Signal):
 
 
 class Cancel(Signal):
-    """Stop for good: the job is dead, cancelled by its own task."""
+    """End the job: it is dead, cancelled by its own task."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -126,7 +128,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease was lost: the job is somebody else's, and nothing may be written."""
+    """The lease was lost: another attempt may own the job, and nothing may be written."""
 
 
 Outcome: TypeAlias = Success | Failed | Snoozed | Cancelled | Released | Lost
@@ -135,22 +137,51 @@ Outcome: TypeAlias = Success | Failed | Snoozed | Cancelled | Released | Lost
 def _class_name(error: BaseException) -> str:
     try:
         module, name = type(error).__module__, type(error).__qualname__
-        qualified = name if module == "builtins" else f"{module}.{name}"
+        return name if module == "builtins" else f"{module}.{name}"  # noqa: TRY300
     except BaseException:  # noqa: BLE001 - a metaclass may raise anything
         return "<a class without a name>"
-    return qualified
 
 
 def _traceback(error: BaseException) -> str:
     try:
         own = _without_own_frames(error.__traceback__)
+        if not _few(error):
+            return _shortened(error, own)
         return "".join(traceback.TracebackException(type(error), error, own).format())
     except BaseException as broken:  # noqa: BLE001 - what the exception's own methods raise must not cost the record
         return f"<no traceback: formatting raised {type(broken).__name__}>"
 
 
+def _few(error: BaseException) -> bool:
+    """Return whether it has few causes and members. Each takes a fraction of a millisecond to format."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        members = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        if len(seen) + len(members) > _MAX_EXCEPTIONS:
+            return False
+        pending += (one.__cause__, one.__context__, *members)
+    return True
+
+
+def _shortened(error: BaseException, own: TracebackType | None) -> str:
+    """Return the error and the nearest of its causes, the error last; nothing that belongs to a group."""
+    texts: list[str] = []
+    one: BaseException | None = error
+    while one is not None and len(texts) < _SHOWN_EXCEPTIONS:
+        frames = "".join(traceback.format_tb(own if one is error else one.__traceback__))
+        texts.append(f"Traceback (most recent call last):\n{frames}{_class_name(one)}: {text_of(one, MAX_MESSAGE)}\n")
+        one = one.__cause__ or one.__context__
+    texts.append(f"[more than {_MAX_EXCEPTIONS} exceptions: the rest is not shown]\n")
+    return "\nWhich led to:\n\n".join(reversed(texts))
+
+
 def _without_own_frames(top: TracebackType | None) -> TracebackType | None:
-    """The traceback from the task on; unchanged when the error is the worker's own."""
+    """Return the traceback from the task on; unchanged when the error is the worker's own."""
     below = top
     while below is not None:
         name = str(below.tb_frame.f_globals.get("__name__", ""))

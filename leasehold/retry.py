@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
+from leasehold import _facts as facts
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError
 
-USUAL_ATTEMPTS: Final = 40
-"""How many failures end a job when its task says no number. SQL has the same in usual_attempts()."""
+USUAL_ATTEMPTS: Final = facts.USUAL_ATTEMPTS
+"""How many failures end a job when its task says no number."""
 
 ErrorTypes: TypeAlias = tuple[type[BaseException], ...]
 
@@ -26,7 +27,7 @@ class RetryPolicy(Protocol):
     """Anything that answers how long to wait after a failure."""
 
     def delay(self, failures: int, error: BaseException) -> float | None:
-        """Seconds to wait after this many failures, or None to give up."""
+        """Return seconds to wait after this many failures, or None to give up."""
 
 
 RetryFunction: TypeAlias = Callable[[int, BaseException], timedelta | float | None]
@@ -71,7 +72,7 @@ class ExponentialBackoff:
         _check_types("ExponentialBackoff", self.fatal, self.only)
 
     def ceiling(self, failures: int) -> float:
-        """The longest wait after this many failures."""
+        """Return the longest wait after this many failures."""
         try:
             return min(self.cap, self.base * float(self.factor) ** (failures - 1))
         except OverflowError:
@@ -79,11 +80,10 @@ class ExponentialBackoff:
             return self.cap if self.base else 0.0
 
     def delay(self, failures: int, error: BaseException) -> float | None:
-        """Seconds to wait, or None when the error is fatal."""
+        """Return seconds to wait, or None when the error is fatal."""
         if _gives_up(error, self.fatal, self.only):
             return None
-        ceiling = self.ceiling(failures)
-        return ceiling * (1 - _SPREAD[self.jitter] * (1 - self.random()))
+        return self.ceiling(failures) * (1 - _SPREAD[self.jitter] * (1 - self.random()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class FixedDelay:
         _check_types("FixedDelay", self.fatal, self.only)
 
     def delay(self, failures: int, error: BaseException) -> float | None:  # noqa: ARG002 - a protocol
-        """Seconds to wait, or None when the error is fatal."""
+        """Return seconds to wait, or None when the error is fatal."""
         if _gives_up(error, self.fatal, self.only):
             return None
         return seconds(self.after, what="FixedDelay.after")
@@ -113,7 +113,7 @@ class NoRetry:
     """Every failure is the last."""
 
     def delay(self, failures: int, error: BaseException) -> float | None:  # noqa: ARG002 - a protocol
-        """None: give up."""
+        """Return None: give up."""
         return None
 
 
@@ -125,7 +125,7 @@ class CallablePolicy:
     """Called with the number of failures and the error."""
 
     def delay(self, failures: int, error: BaseException) -> float | None:
-        """Seconds to wait, or None to give up."""
+        """Return seconds to wait, or None to give up."""
         answer = self.function(failures, error)
         if answer is None:
             return None
@@ -134,7 +134,7 @@ class CallablePolicy:
 
 
 def as_policy(policy: RetryPolicy | RetryFunction) -> RetryPolicy:
-    """The policy itself, or a policy around a plain function; anything else is a ConfigError."""
+    """Return the policy itself, or a policy around a plain function; anything else is a ConfigError."""
     if isinstance(policy, type):
         raise ConfigError(f"retry: {policy.__name__} is a class; give an instance, {policy.__name__}()")
     if isinstance(policy, RetryPolicy):

@@ -1,4 +1,4 @@
-"""An app's schedules: declared in code, and made, looked at and changed while it runs."""
+"""An app's schedules: declared in code, and made, read and changed while it runs."""
 
 import builtins
 import json
@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
-from uuid import UUID
 
+from leasehold._aio import run_blocking
 from leasehold.db.store import StoredSchedule
 from leasehold.errors import ConfigError, InvalidArguments, JobUnknown
 from leasehold.job import Job
@@ -34,11 +34,11 @@ class Schedules:
 
     @property
     def declared(self) -> tuple[Schedule, ...]:
-        """What the code declares; brought into the database whenever a worker starts."""
+        """What the code declares; each worker writes it to the database when it starts."""
         return tuple(self._declared.values())
 
     def declare(self, schedule: Schedule) -> None:
-        """Take a schedule in. One key, one schedule."""
+        """Register a schedule. One key, one schedule."""
         known = self._declared.get(schedule.key)
         if known is not None and known != schedule:
             raise ConfigError(f"schedule {schedule.key!r} is declared twice", hint="give one of them another key")
@@ -48,80 +48,80 @@ class Schedules:
 
     def put(self, schedule: Schedule) -> bool:
         """Make a schedule, or change it to be like this; False: it was."""
-        return self._app.database.run(self._app.store.schedule_put(schedule))
+        return self._app.call(self._app.store.schedule_put(schedule))
 
     async def aput(self, schedule: Schedule) -> bool:
-        """Make a schedule, or change it to be like this; False: it was."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_put(schedule))
+        """Make or change a schedule; like `put`."""
+        return await self._app.acall(self._app.store.schedule_put(schedule))
 
     def apply(self) -> builtins.list[str]:
-        """Bring what the code declares into the database, as a worker does when it starts; the keys of what changed."""
-        return self._app.database.run(self._app.store.schedule_sync(self.declared))
+        """Write what the code declares to the database, as a starting worker does; return the keys that changed."""
+        return self._app.call(self._app.store.schedule_sync(self.declared))
 
     async def aapply(self) -> builtins.list[str]:
-        """Bring what the code declares into the database, as a worker does when it starts; the keys of what changed."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_sync(self.declared))
+        """Write what the code declares to the database; like `apply`."""
+        return await self._app.acall(self._app.store.schedule_sync(self.declared))
 
     def enable(self, key: str, *, from_now: bool = False) -> bool:
-        """Switch it on; False: it was. What came due meanwhile counts as missed, unless it shall count from now on."""
-        return self._app.database.run(self._app.store.schedule_enable(key, from_now=from_now))
+        """Switch it on; False: it was. Runs that fell due meanwhile count as missed, unless `from_now`."""
+        return self._app.call(self._app.store.schedule_enable(key, from_now=from_now))
 
     async def aenable(self, key: str, *, from_now: bool = False) -> bool:
-        """Switch it on; False: it was. What came due meanwhile counts as missed, unless it shall count from now on."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_enable(key, from_now=from_now))
+        """Switch it on; like `enable`."""
+        return await self._app.acall(self._app.store.schedule_enable(key, from_now=from_now))
 
     def disable(self, key: str) -> bool:
         """Switch it off; False: it was."""
-        return self._app.database.run(self._app.store.schedule_disable(key))
+        return self._app.call(self._app.store.schedule_disable(key))
 
     async def adisable(self, key: str) -> bool:
-        """Switch it off; False: it was."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_disable(key))
+        """Switch it off; like `disable`."""
+        return await self._app.acall(self._app.store.schedule_disable(key))
 
     def remove(self, key: str) -> bool:
-        """Take it away; False: there is none. Its jobs stay; code that declares it makes it anew."""
-        return self._app.database.run(self._app.store.schedule_remove(key))
+        """Delete it; False: there is none. Its jobs stay; code that declares it makes it anew."""
+        return self._app.call(self._app.store.schedule_remove(key))
 
     async def aremove(self, key: str) -> bool:
-        """Take it away; False: there is none. Its jobs stay; code that declares it makes it anew."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_remove(key))
+        """Delete it; like `remove`."""
+        return await self._app.acall(self._app.store.schedule_remove(key))
 
     def run_now(self, key: str, *, idempotency_key: str | None = None) -> Job[Any]:
-        """Enqueue one job of it now; its next run stays where it is. With a key that was used before: that job."""
-        database = self._app.database
-        [job_id] = database.new_ids(1)
-        return self._job(database.run(database.store.schedule_run_now(key, job_id, idempotency_key)))
+        """Enqueue one job of it now; its next run does not move. With a key that was used before: return that job."""
+        return run_blocking(self._run_now(key, idempotency_key, blocking=True))
 
     async def arun_now(self, key: str, *, idempotency_key: str | None = None) -> Job[Any]:
-        """Enqueue one job of it now; its next run stays where it is. With a key that was used before: that job."""
-        database = await self._app.adatabase()
-        [job_id] = await database.anew_ids(1)
-        return self._job(await database.arun(database.store.schedule_run_now(key, job_id, idempotency_key)))
+        """Enqueue one job of it now; like `run_now`."""
+        return await self._run_now(key, idempotency_key, blocking=False)
 
-    # -- look
+    async def _run_now(self, key: str, idempotency_key: str | None, *, blocking: bool) -> Job[Any]:
+        database = await self._app.opened(blocking=blocking)
+        [job_id] = await database.make_ids(1, blocking=blocking)
+        call = database.store.schedule_run_now(key, job_id, idempotency_key)
+        recorded = await database.execute(call, blocking=blocking)
+        return Job(self._app, recorded)
+
+    # -- read
 
     def get(self, key: str) -> StoredSchedule:
-        """One schedule as it stands; JobUnknown: there is none."""
-        return _only(key, self._app.database.run(self._app.store.schedule_list(key)))
+        """Return one schedule as it stands; JobUnknown: there is none."""
+        return _only(key, self._app.call(self._app.store.schedule_list(key)))
 
     async def aget(self, key: str) -> StoredSchedule:
-        """One schedule as it stands; JobUnknown: there is none."""
-        return _only(key, await (await self._app.adatabase()).arun(self._app.store.schedule_list(key)))
+        """Return one schedule as it stands; like `get`."""
+        return _only(key, await self._app.acall(self._app.store.schedule_list(key)))
 
     def list(self) -> builtins.list[StoredSchedule]:
-        """All schedules as they stand, by key."""
-        return self._app.database.run(self._app.store.schedule_list())
+        """Return all schedules as they stand, by key."""
+        return self._app.call(self._app.store.schedule_list())
 
     async def alist(self) -> builtins.list[StoredSchedule]:
-        """All schedules as they stand, by key."""
-        return await (await self._app.adatabase()).arun(self._app.store.schedule_list())
-
-    def _job(self, job_id: UUID) -> Job[Any]:
-        return Job(self._app, job_id)
+        """Return all schedules as they stand, by key; like `list`."""
+        return await self._app.acall(self._app.store.schedule_list())
 
 
 class ScheduleDecorator:
-    """What `app.schedule(...)` gives: declares that a task runs by a rule, and makes a task of a plain function."""
+    """What `app.schedule(...)` returns: declares that a task runs by a rule, and makes a task of a plain function."""
 
     def __init__(self, app: "App", kind: str | None, arguments: Mapping[str, object], options: dict[str, Any]) -> None:
         self._app = app
@@ -141,13 +141,12 @@ class ScheduleDecorator:
         if self._kind not in {None, task.kind}:
             raise ConfigError(f"the task is of kind {task.kind!r}, not {self._kind!r}", hint="leave kind= out")
         options = {name: value for name, value in self._options.items() if value is not None}
-        inherited = {name: getattr(task.options, name) for name in ("queue", "priority", "max_attempts")}
-        schedule = Schedule(**{"key": task.kind, "kind": task.kind, **inherited, **options})
+        schedule = Schedule(**{"key": task.kind, "kind": task.kind, **task.options.of_jobs(), **options})
         self._app.schedules.declare(replace(schedule, payload=self._payload(task, schedule)))
         return task
 
     def _payload(self, task: Task[..., Any], schedule: Schedule) -> str:
-        """The arguments as JSON; the one that is given the due time is filled in at each run."""
+        """Return the arguments as JSON; the one that takes the due time is filled in at each run."""
         given = dict(self._arguments)
         if schedule.due_argument is not None:
             given[schedule.due_argument] = datetime.now(UTC)
@@ -164,5 +163,5 @@ class ScheduleDecorator:
 
 def _only(key: str, found: list[StoredSchedule]) -> StoredSchedule:
     if not found:
-        raise JobUnknown(f"no schedule has the key {key!r}", hint="app.schedules.list() gives those there are")
+        raise JobUnknown(f"no schedule has the key {key!r}", hint="app.schedules.list() returns all of them")
     return found[0]

@@ -3,19 +3,19 @@
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
-from leasehold.advice import UNSET
+from leasehold._facts import MAX_LEASE, MIN_TASK_LEASE, USUAL_LEASE
+from leasehold._texts import text_of
 from leasehold.arguments import Arguments, Result
 from leasehold.durations import seconds
 from leasehold.errors import ConfigError, InvalidJob
-from leasehold.intent import LARGEST, SHOWN, Intent, check_name, check_number, check_run_after
+from leasehold.intent import SHOWN, UNSET, Intent, Wishes, check_fields, check_run_after, checked_options, show_options
 from leasehold.job import Job
-from leasehold.retry import RetryPolicy
-from leasehold.texts import text_of
+from leasehold.retry import USUAL_ATTEMPTS, ExponentialBackoff, RetryFunction, RetryPolicy, as_policy
 
 if TYPE_CHECKING:
     from leasehold.app import App
@@ -25,7 +25,6 @@ R = TypeVar("R")
 
 Executor = Literal["loop", "thread", "process"]
 
-MIN_LEASE, MAX_LEASE = 1.0, 86_400.0
 MIN_MEMORY = 1024 * 1024
 
 
@@ -35,60 +34,59 @@ class TaskOptions:
 
     kind: str
     """The name its jobs are stored under; the same in every release."""
-
-    queue: str
-    """Where its jobs wait."""
-
-    priority: int
-    """Higher is more urgent."""
-
-    max_attempts: int
-    """How many failures end a job."""
-
-    lease: float
-    """Seconds that a worker owns a job without a heartbeat."""
-
-    timeout: float | None
-    """Seconds that one attempt may take; None: no limit."""
-
-    retry: RetryPolicy
-    """When to try again after a failure."""
-
     executor: Executor
     """Where it runs: on the event loop (`async def`), in a thread (`def`), or in a process of its own (both)."""
-
+    queue: str = "default"
+    """Where its jobs wait."""
+    priority: int = 0
+    """Higher is more urgent."""
+    max_attempts: int = USUAL_ATTEMPTS
+    """How many failures end a job."""
+    lease: float = float(USUAL_LEASE)
+    """Seconds that a worker owns a job without a heartbeat."""
+    timeout: float | None = None
+    """Seconds that one attempt may take; None: no limit."""
+    retry: RetryPolicy = field(default_factory=ExponentialBackoff)
+    """When to try again after a failure."""
     memory: int | None = None
     """Bytes that an attempt in a process may allocate; None: no limit."""
 
     def __post_init__(self) -> None:
         try:
-            check_name("kind", self.kind)
-            check_name("queue", self.queue)
-            check_number("priority", self.priority, -LARGEST, LARGEST)
-            check_number("max_attempts", self.max_attempts, 1, LARGEST)
+            check_fields(self)
         except ValueError as problem:
             raise ConfigError(f"{text_of(self.kind, SHOWN)}: {problem}") from None
-        if not MIN_LEASE <= self.lease <= MAX_LEASE:
-            raise ConfigError(f"{self.kind}: lease {self.lease} s is not between {MIN_LEASE} and {MAX_LEASE:.0f} s")
+        if not MIN_TASK_LEASE <= self.lease <= MAX_LEASE:
+            raise ConfigError(f"{self.kind}: lease {self.lease} s is not between {MIN_TASK_LEASE} and {MAX_LEASE} s")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError(f"{self.kind}: timeout {self.timeout} s is not positive")
-        if self.memory is not None:
-            _check_memory(self.kind, self.memory, self.executor)
+        if self.memory is not None and self.executor != "process":
+            message = f"{self.kind}: the memory of a {self.executor} cannot be capped"
+            raise ConfigError(message, hint="executor='process' can")
+        if self.memory is not None and (type(self.memory) is not int or self.memory < MIN_MEMORY):
+            raise ConfigError(f"{self.kind}: memory {self.memory!r} must be a number of bytes, at least {MIN_MEMORY}")
+
+    def of_jobs(self) -> dict[str, Any]:
+        """Return the fields that its jobs have where nothing else is asked for."""
+        return {"queue": self.queue, "priority": self.priority, "max_attempts": self.max_attempts}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
-    """What one `using(...)` asks for beyond the task's own options."""
+class TaskSettings(TypedDict, total=False):
+    """What `app.task(...)` takes: see `TaskOptions`."""
 
-    queue: str | None = None
-    priority: int | None = None
-    run_after: datetime | timedelta | None = None
-    idempotency_key: str | None = None
-    max_attempts: int | None = None
-    exclusive_key: str | None = None
-    tags: tuple[str, ...] = ()
-    strict: bool = False
-    connection: object = UNSET
+    kind: str | None
+    queue: str
+    priority: int
+    max_attempts: int
+    lease: timedelta | float
+    timeout: timedelta | float | None
+    retry: RetryPolicy | RetryFunction | None
+    executor: Executor | None
+    memory: int | None
+
+
+_OPTIONAL: Final = frozenset({"kind", "timeout", "retry", "executor", "memory"})
+"""The settings for which None means: as if it were left out."""
 
 
 class Task(Generic[P, R]):
@@ -100,7 +98,7 @@ class Task(Generic[P, R]):
         self.options = options
         self.arguments = Arguments(function, kind=options.kind)
         self.result = Result(function, kind=options.kind)
-        self._order = _Order()
+        self._wishes: dict[str, Any] = {}
         self._intent_without_payload: Intent | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", options.kind)
@@ -120,75 +118,47 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        return self._app.record(self._intent(args, kwargs), connection=self._order.connection)
+        return self._app.record(self._intent(args, kwargs), connection=self._wishes.get("connection", UNSET))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Record a job that calls the function with these arguments."""
-        return await self._app.arecord(self._intent(args, kwargs), connection=self._order.connection)
+        return await self._app.arecord(self._intent(args, kwargs), connection=self._wishes.get("connection", UNSET))
 
     def intent(self, *args: P.args, **kwargs: P.kwargs) -> Intent:
-        """The job as a value, for `app.enqueue_many`. Nothing is recorded."""
-        if self._order.connection is not UNSET and self._order.connection is not None:
+        """Return the job as a value, for `app.enqueue_many`. Nothing is recorded."""
+        if self._wishes.get("connection") is not None:
             # It would silently be recorded outside the transaction.
-            raise ConfigError(
-                f"{self.kind}: an intent cannot carry a connection", hint="give connection= to enqueue_many(...)"
-            )
+            message = f"{self.kind}: an intent cannot carry a connection"
+            raise ConfigError(message, hint="give connection= to enqueue_many(...)")
         return self._intent(args, kwargs)
 
     def _intent(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Intent:
         if self._intent_without_payload is None:
-            self._intent_without_payload = self._make_intent()
+            wished = {name: wish for name, wish in self._wishes.items() if name != "connection" and wish is not None}
+            self._intent_without_payload = Intent(kind=self.kind, payload="{}", **(self.options.of_jobs() | wished))
         return self._intent_without_payload.carrying(self.arguments.encode(args, kwargs))
 
-    def _make_intent(self) -> Intent:
-        order, options = self._order, self.options
-        return Intent(
-            kind=options.kind,
-            payload="{}",
-            queue=options.queue if order.queue is None else order.queue,
-            priority=options.priority if order.priority is None else order.priority,
-            run_after=order.run_after,
-            idempotency_key=order.idempotency_key,
-            max_attempts=options.max_attempts if order.max_attempts is None else order.max_attempts,
-            exclusive_key=order.exclusive_key,
-            tags=order.tags,
-            strict=order.strict,
-        )
+    def using(self, **wishes: Unpack[Wishes]) -> Self:
+        """Return the same task with other wishes for the jobs enqueued through it. May be chained.
 
-    def using(
-        self,
-        *,
-        queue: str = UNSET,
-        priority: int = UNSET,
-        run_after: datetime | timedelta = UNSET,
-        idempotency_key: str = UNSET,
-        max_attempts: int = UNSET,
-        exclusive_key: str = UNSET,
-        tags: tuple[str, ...] | list[str] = UNSET,
-        strict: bool = UNSET,
-        connection: object = UNSET,
-    ) -> Self:
-        """The same task with other wishes for the jobs enqueued through it. May be chained.
-
-        `connection` is one of your own (psycopg, asyncpg, SQLAlchemy, Django): the job is recorded in your
-        transaction, and a rollback leaves no job; None: on the app's own, also if the app has a current connection.
-        `strict`: a used idempotency key raises IdempotencyConflict if its job has another kind or other arguments.
+        `leasehold.intent.Intent` says what each means. `connection` is one of your own (psycopg, asyncpg, SQLAlchemy,
+        Django): the job is recorded in your transaction, and a rollback leaves no job; None: on the app's own, also if
+        the app has a current connection.
         """
-        wishes: dict[str, Any] = {
-            "queue": queue, "priority": priority, "run_after": run_after, "idempotency_key": idempotency_key,
-            "max_attempts": max_attempts, "exclusive_key": exclusive_key,
-            "tags": tuple(tags) if isinstance(tags, list) else tags, "strict": strict, "connection": connection,
-        }  # fmt: skip
-        if run_after is not UNSET:
+        given = checked_options("using()", wishes, Wishes)
+        if "run_after" in given:
             try:
-                check_run_after(run_after)
+                check_run_after(given["run_after"])
             except ValueError as problem:
                 raise InvalidJob(f"{self.kind}: {problem}") from None
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._intent_without_payload = None
-        copy._order = replace(self._order, **{name: wish for name, wish in wishes.items() if wish is not UNSET})
+        copy._wishes = {**self._wishes, **given}
         return copy
+
+
+show_options(Task.using, Wishes)
 
 
 class AsyncTask(Task[P, R]):
@@ -208,24 +178,11 @@ class SyncTask(Task[P, R]):
 
 
 class TaskDecorator:
-    """What `app.task(...)` gives: turns an `async def` or a `def` into a task, keeping its types."""
+    """What `app.task(...)` returns: turns an `async def` or a `def` into a task, keeping its types."""
 
-    def __init__(
-        self,
-        app: "App",
-        *,
-        kind: str | None,
-        lease: timedelta | float,
-        timeout: timedelta | float | None,
-        executor: Executor | None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, app: "App", settings: TaskSettings) -> None:
         self._app = app
-        self._kind = kind
-        self._lease = lease
-        self._timeout = timeout
-        self._executor = executor
-        self._options = options
+        self._settings = checked_options("task()", settings, TaskSettings)
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -234,21 +191,23 @@ class TaskDecorator:
     def __call__(self, function: Callable[..., Any]) -> Task[..., Any]:
         """Register the function."""
         _check_function(function)
-        kind = default_kind(function) if self._kind is None else self._kind
-        name = text_of(kind, SHOWN)
-        options = TaskOptions(
-            kind=kind,
-            lease=_seconds(self._lease, f"{name}: lease"),
-            timeout=None if self._timeout is None else _seconds(self._timeout, f"{name}: timeout"),
-            executor=_executor_for(function, self._executor),
-            **self._options,
-        )
+        given = self._settings.items()
+        settings: dict[str, Any] = {name: value for name, value in given if value is not None or name not in _OPTIONAL}
+        kind = settings.setdefault("kind", default_kind(function))
+        for name in settings.keys() & {"lease", "timeout"}:
+            try:
+                settings[name] = seconds(settings[name], what=f"{text_of(kind, SHOWN)}: {name}")
+            except ValueError as problem:
+                raise ConfigError(str(problem)) from None
+        if "retry" in settings:
+            settings["retry"] = as_policy(settings["retry"])
+        options = TaskOptions(**settings | {"executor": _executor_for(function, settings.get("executor"))})
         make = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
         return self._app.register(make(self._app, function, options))
 
 
 def default_kind(function: Callable[..., Any]) -> str:
-    """Module and name. In a script, the module's name is the one that a worker imports it by."""
+    """Return module and name. In a script, the module's name is the one that a worker imports it by."""
     module = function.__module__
     if module == "__main__":
         main = sys.modules["__main__"]
@@ -269,11 +228,11 @@ def _check_function(function: object) -> None:
             hint="make it a function at module level, or a @staticmethod, and pass what it needs as arguments",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{function.__qualname__} yields, and nobody would ask it to go on", hint="return a list")
+        raise ConfigError(f"{name} is a generator function; a task returns a value", hint="return a list")
 
 
 def _is_method(function: Any) -> bool:
-    """Whether it is bound to an object, or a function in the body of a class that takes one."""
+    """Return whether it is bound to an object, or a function in the body of a class that takes one."""
     if inspect.ismethod(function):
         return True
     in_class = "." in function.__qualname__.rpartition("<locals>.")[2]
@@ -293,17 +252,3 @@ def _executor_for(function: Callable[..., Any], wanted: Executor | None) -> Exec
             hint=f"{fitting!r} and 'process' can",
         )
     return fitting
-
-
-def _check_memory(kind: str, memory: object, executor: Executor) -> None:
-    if executor != "process":
-        raise ConfigError(f"{kind}: the memory of a {executor} cannot be capped", hint="executor='process' can")
-    if not isinstance(memory, int) or isinstance(memory, bool) or memory < MIN_MEMORY:
-        raise ConfigError(f"{kind}: memory {memory!r} must be a number of bytes, at least {MIN_MEMORY}")
-
-
-def _seconds(value: object, what: str) -> float:
-    try:
-        return seconds(value, what=what)
-    except ValueError as problem:
-        raise ConfigError(str(problem)) from None

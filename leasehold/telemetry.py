@@ -2,13 +2,12 @@
 
 Hooks run on the worker's event loop, in the order they were given, and may be plain functions or coroutines.
 `before` may raise, and what it raises is the attempt's outcome: `raise Snooze(5)` holds a job back. `after` and
-`on_error` only look; what they raise is logged.
+`on_error` only observe; what they raise is logged.
 
 What is `around` an attempt runs where its task runs: in the same thread, or in the same process.
 """
 
 import inspect
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -16,20 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
+from leasehold._logger import logger_of
+from leasehold._texts import text_of
 from leasehold.errors import ConfigError
-from leasehold.texts import text_of
 
 if TYPE_CHECKING:
     from leasehold.context import JobContext
     from leasehold.outcome import Outcome
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Before: TypeAlias = "Callable[[JobContext], Awaitable[None] | None]"
 After: TypeAlias = "Callable[[JobContext, Outcome], Awaitable[None] | None]"
 OnWorker: TypeAlias = "Callable[[], Awaitable[None] | None]"
 Around: TypeAlias = "Callable[[JobContext], Iterator[None]] | Callable[[JobContext], AsyncIterator[None]]"
-_Manager: TypeAlias = Callable[..., Any]
 OnError: TypeAlias = "Callable[[JobContext, Exception], Awaitable[None] | None]"
 
 
@@ -38,11 +37,10 @@ class Event:
     """Something that happened in this process."""
 
     name: str
-    """`job.started`, `job.finished`, `lease.lost`, `jobs.claimed`, `jobs.reported`, `upkeep.done`, `database.away`"""
-
+    """`job.started`, `job.finished`, `lease.lost`, `jobs.claimed`, `jobs.reported`, `upkeep.done`, `schedule.fired`,
+    `database.away`"""
     at: float
     """Seconds since the epoch, by this host's clock."""
-
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What belongs to it: plain values, `job` as AttemptFacts, `outcome` as one of leasehold.outcome."""
 
@@ -60,28 +58,32 @@ class AttemptFacts:
 
     @classmethod
     def of(cls, context: "JobContext") -> "AttemptFacts":
-        """What is public of a running job."""
+        """Return what is public of a running job."""
         return cls(context.id, context.kind, context.queue, context.attempt, context.retry_count, context.max_attempts)
 
 
 class Telemetry:
-    """Hands events to whoever subscribed. Costs next to nothing while nobody has."""
+    """Passes events to subscribers. Costs next to nothing while there are none."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[Event], None]] = []
+        self.heard = False
+        """Whether there are subscribers: check first where an event would be costly to make."""
 
     def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Call this function with every event; gives a function that ends it. It must be quick and not block."""
+        """Call this function with every event; return a function that ends it. It must be quick and not block."""
         self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback) if callback in self._subscribers else None
+        self.heard = True
 
-    @property
-    def heard(self) -> bool:
-        """Whether anybody has subscribed: ask first where an event would be costly to make."""
-        return bool(self._subscribers)
+        def end() -> None:
+            if callback in self._subscribers:
+                self._subscribers.remove(callback)
+            self.heard = bool(self._subscribers)
+
+        return end
 
     def emit(self, name: str, **fields: Any) -> None:
-        """Something happened."""
+        """Pass an event to the subscribers."""
         if not self._subscribers:
             return
         event = Event(name, time.time(), fields)
@@ -101,7 +103,7 @@ class Hooks:
         self.on_error: list[OnError] = []
         self.on_startup: list[OnWorker] = []
         self.on_shutdown: list[OnWorker] = []
-        self.around: list[tuple[bool, _Manager]] = []
+        self.around: list[tuple[bool, Callable[..., Any]]] = []
         """What is entered around each attempt, first to last, where the task runs; and whether it is awaited."""
 
     def add_around(self, hook: "Around") -> None:
@@ -139,7 +141,7 @@ class Hooks:
         return value  # noqa: RET504 (the error may have been dealt with)
 
     async def run_startup(self) -> None:
-        """Before the worker takes its first job. What one raises keeps it from starting."""
+        """Call them before the worker takes its first job. What one raises keeps it from starting."""
         for hook in self.on_startup:
             try:
                 await _settle(hook())
@@ -152,22 +154,22 @@ class Hooks:
                 ) from error
 
     async def run_shutdown(self) -> None:
-        """After its last job."""
+        """Call them after the last job of the worker."""
         for hook in reversed(self.on_shutdown):
             await _watch(hook)
 
     async def run_before(self, context: "JobContext") -> None:
-        """What one raises is the attempt's outcome."""
+        """Call them before the attempt. What one raises is its outcome."""
         for hook in self.before:
             await _settle(hook(context))
 
     async def run_after(self, context: "JobContext", outcome: "Outcome") -> None:
-        """Tell them how the attempt ended."""
+        """Call them with the outcome of the attempt."""
         for hook in self.after:
             await _watch(hook, context, outcome)
 
     async def run_on_error(self, context: "JobContext", error: Exception) -> None:
-        """Tell them what the task raised."""
+        """Call them with what the task raised."""
         for hook in self.on_error:
             await _watch(hook, context, error)
 

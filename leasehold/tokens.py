@@ -4,7 +4,6 @@ The secret has 256 random bits, so a plain SHA-256 of it is as hard to turn back
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -17,20 +16,20 @@ PREFIX: Final = "lh"
 """What every token begins with: scanners of published code look for such marks."""
 
 SCOPES: Final = ("submit", "status", "read", "operate")
-"""What a token may allow: record jobs, and cancel its namespace's own; see the status of these; look around, at all
-jobs and at what runs them; see what jobs carry, and change what happens to them."""
+"""What a token may allow: record jobs, and cancel its namespace's own; see the status of these; read all
+jobs and workers; see what jobs carry, and change what happens to them."""
 
 SEPARATOR: Final = "\x1f"
 """Around the namespace in a stored idempotency key. No client's key may begin with it."""
 
 
 def stored_key(namespace: str, key: str) -> str:
-    """A key of a namespace as it is stored, apart from equal keys of others."""
+    """Return a key of a namespace as it is stored, apart from equal keys of others."""
     return f"{SEPARATOR}{namespace}{SEPARATOR}{key}"
 
 
 def shown_key(key: str | None) -> str | None:
-    """A stored key as its client gave it."""
+    """Return a stored key as its client gave it."""
     return key.split(SEPARATOR, 2)[-1] if key is not None and key.startswith(SEPARATOR) else key
 
 
@@ -45,25 +44,25 @@ class TokenText:
     secret: bytes = field(repr=False)
 
     def reveal(self) -> str:
-        """The text to hand out, once."""
+        """Return the text to hand out, once."""
         return f"{PREFIX}_{_text(self.id.bytes)}_{_text(self.secret)}"
 
     def hash(self) -> bytes:
-        """What is kept of the secret."""
+        """Return what is kept of the secret."""
         return hashlib.sha256(self.secret).digest()
 
     def fits(self, secret_hash: bytes) -> bool:
-        """Whether the hash is this secret's; takes as long for any other."""
+        """Return whether the hash is this secret's; takes as long for any other."""
         return hmac.compare_digest(self.hash(), secret_hash)
 
 
 def make_token(id: UUID) -> TokenText:  # noqa: A002 (the SQL argument's name)
-    """A token with a new secret."""
+    """Return a token with a new secret."""
     return TokenText(id, secrets.token_bytes(32))
 
 
 def derived_token(maker: TokenText, key: str) -> TokenText:
-    """The token that a maker's idempotency key stands for: the same each time, and a secret to all but the maker."""
+    """Return the token that a maker's idempotency key stands for: the same each time, known to the maker alone."""
     made = [hmac.digest(maker.secret, f"{what} {key}".encode(), "sha256") for what in ("id", "secret")]
     return TokenText(UUID(bytes=made[0][:16], version=5), made[1])
 
@@ -83,7 +82,4 @@ def _text(value: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except binascii.Error as error:  # the pattern lets nothing through that could get here
-        raise ValueError("not URL-safe base64") from error
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

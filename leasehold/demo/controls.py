@@ -1,4 +1,4 @@
-"""What others can do to a demo that runs: see its scoreboard, and kill a worker. They meet in a file."""
+"""What other processes do to a running demo, through a file: read its scoreboard, and kill a worker."""
 
 import contextlib
 import json
@@ -10,15 +10,12 @@ from typing import Any
 
 from leasehold.errors import ConfigError, LeaseholdError
 
-VARIABLE = "LEASEHOLD_DEMO"
-"""Tells a server that it belongs to a demo: the path of the file."""
-
 FILE = "demo.json"
 """Its name, in LEASEHOLD_HOME."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class DemoWorker:
     """A worker process of the demo."""
 
     pid: int
@@ -32,26 +29,20 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a demo stands."""
+    """The state of a running demo."""
 
     pid: int
     born: int
     url: str
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[DemoWorker] = field(default_factory=list)
     scoreboard: dict[str, Any] = field(default_factory=dict)
 
 
 class Controls:
-    """Reads and writes the file. What the dashboard's button and `leasehold demo kill` use."""
+    """Reads and writes the file, for the dashboard's button and `leasehold demo kill`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def from_env(cls) -> "Controls | None":
-        """Of the demo that this process is a part of."""
-        path = os.environ.get(VARIABLE)
-        return cls(Path(path)) if path else None
+    def __init__(self, home: Path) -> None:
+        self.path = home.absolute() / FILE
 
     def write(self, standing: Standing) -> None:
         """Put the file in place, whole."""
@@ -60,44 +51,40 @@ class Controls:
         draft.replace(self.path)
 
     def remove(self) -> None:
-        """The demo has ended."""
+        """Remove the file: the demo has ended."""
         self.path.unlink(missing_ok=True)
 
-    def read(self) -> Standing:
-        """How the demo stands; an error if none runs here."""
+    def running(self) -> Standing | None:
+        """Return the state of the demo; None if none runs here."""
         try:
             parts = json.loads(self.path.read_text(encoding="utf-8"))
-            workers = [Worker(**worker) for worker in parts.pop("workers")]
+            workers = [DemoWorker(**worker) for worker in parts.pop("workers")]
             standing = Standing(workers=workers, **parts)
         except (OSError, ValueError, TypeError, KeyError):
-            raise self._none() from None
-        if born(standing.pid) != standing.born:
-            raise self._none()
+            return None
+        return standing if born(standing.pid) == standing.born else None
+
+    def read(self) -> Standing:
+        """Return the state of the demo; raise an error if none runs here."""
+        standing = self.running()
+        if standing is None:
+            raise ConfigError(f"no demo runs in {self.path.parent}", hint="start one there: leasehold demo")
         return standing
 
-    def running(self) -> Standing | None:
-        """The same; None if none runs here."""
-        with contextlib.suppress(LeaseholdError):
-            return self.read()
-        return None
-
     def scoreboard(self) -> dict[str, Any]:
-        """Names and figures, in the order to be shown."""
+        """Return names and figures, in the order to be shown."""
         return self.read().scoreboard
 
     def kill(self) -> dict[str, Any]:
-        """Kill the worker that runs the most jobs with SIGKILL, and say which."""
+        """Kill the worker that runs the most jobs with SIGKILL, and return which."""
         for worker in sorted(self.read().workers, key=lambda worker: -worker.running):
             if _kill(worker):
                 return {"worker": worker.name, "pid": worker.pid, "running": worker.running}
         raise LeaseholdError("no worker of the demo is alive at this moment", hint="one is being started: try again")
 
-    def _none(self) -> ConfigError:
-        return ConfigError(f"no demo runs in {self.path.parent}", hint="start one there: leasehold demo")
-
 
 def born(pid: int) -> int:
-    """When a process started, in ticks since the machine did; 0: there is none."""
+    """Return when a process started, in ticks since the machine did; 0: there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -106,18 +93,14 @@ def born(pid: int) -> int:
     return int(fields[19]) if fields[0] != "Z" else 0
 
 
-def _kill(worker: Worker) -> bool:
-    """Kill it and no other: the descriptor stays the process's own even if its pid is given away."""
-    try:
+def _kill(worker: DemoWorker) -> bool:
+    """Kill it and no other: the descriptor stays the process's own even if its pid is given to another."""
+    with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(worker.pid)
-    except OSError:
-        return False
-    try:
-        if born(worker.pid) != worker.born:
-            return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+        try:
+            if born(worker.pid) == worker.born:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return True
+        finally:
+            os.close(descriptor)
+    return False

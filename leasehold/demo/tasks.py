@@ -13,14 +13,15 @@ from leasehold.app import App
 from leasehold.context import current_job
 from leasehold.outcome import Cancel
 from leasehold.retry import ExponentialBackoff
+from leasehold.task import TaskDecorator
 
 app = App()
 
-LEASE = 6
-"""Seconds. Short, so that one can watch how the jobs of a killed worker come free."""
 
-ENDURING = 10
-"""Attempts of what is to survive any number of killed workers in a row."""
+def task(**options: Any) -> TaskDecorator:
+    """Register a task: its lease is short, to see its jobs return; its attempts suffice for many killed workers."""
+    decorator: TaskDecorator = app.task(**{"lease": 6, "max_attempts": 10, **options})
+    return decorator
 
 
 class MailServerBusy(Exception):
@@ -28,13 +29,10 @@ class MailServerBusy(Exception):
 
 
 class WebhookRefused(Exception):
-    """Somebody else's server has a bad day."""
+    """A server that the shop calls is down."""
 
 
-@app.task(
-    kind="SEND_EMAIL", queue="mail", lease=LEASE, timeout=4, max_attempts=ENDURING,
-    retry=ExponentialBackoff(base=0.5, cap=8),
-)  # fmt: skip
+@task(kind="SEND_EMAIL", queue="mail", timeout=4, retry=ExponentialBackoff(base=0.5, cap=8))
 async def send_email(to: str, subject: str) -> dict[str, Any]:
     """Quick, and refused now and then: the retry gets it through."""
     await asyncio.sleep(random.uniform(0.02, 0.2))
@@ -43,9 +41,9 @@ async def send_email(to: str, subject: str) -> dict[str, Any]:
     return {"to": to, "subject": subject, "bytes": random.randrange(400, 4000)}
 
 
-@app.task(kind="MAKE_REPORT", queue="reports", lease=LEASE, max_attempts=ENDURING)
+@task(kind="MAKE_REPORT", queue="reports")
 def make_report(month: str, rows: int) -> int:
-    """Plain `def`: runs in a thread, and looks now and then whether it should stop."""
+    """Plain `def`: runs in a thread, and checks now and then whether it should stop."""
     total = 0
     for _ in range(10):
         current_job().checkpoint()
@@ -54,7 +52,7 @@ def make_report(month: str, rows: int) -> int:
     return total
 
 
-@app.task(kind="CHARGE_CARD", queue="payments", priority=10, lease=LEASE, max_attempts=ENDURING)
+@task(kind="CHARGE_CARD", queue="payments", priority=10)
 async def charge_card(customer: int, amount: Decimal) -> dict[str, Any]:
     """One at a time for each customer; a few cards are simply no good."""
     await asyncio.sleep(random.uniform(0.05, 0.3))
@@ -63,7 +61,7 @@ async def charge_card(customer: int, amount: Decimal) -> dict[str, Any]:
     return {"customer": customer, "charged": str(amount)}
 
 
-@app.task(kind="IMPORT_FILE", queue="imports", priority=-5, lease=LEASE, max_attempts=ENDURING)
+@task(kind="IMPORT_FILE", queue="imports", priority=-5)
 async def import_file(name: str) -> int:
     """Slow, and says how far it is: kill its worker, and watch the lease bring it back."""
     rows = random.randrange(1000, 100_000)
@@ -74,19 +72,16 @@ async def import_file(name: str) -> int:
     return rows
 
 
-@app.task(kind="MAKE_THUMBNAIL", queue="pictures", lease=LEASE, max_attempts=ENDURING)
+@task(kind="MAKE_THUMBNAIL", queue="pictures")
 async def make_thumbnail(picture: str, width: int) -> dict[str, Any]:
-    """Many at once, whenever somebody uploads an album."""
+    """Many at once, whenever a customer uploads an album."""
     await asyncio.sleep(random.uniform(0.1, 0.6))
     return {"picture": picture, "width": width, "height": width * 2 // 3}
 
 
-@app.task(
-    kind="CALL_WEBHOOK", queue="webhooks", lease=LEASE, timeout=3, max_attempts=4,
-    retry=ExponentialBackoff(base=1, cap=10),
-)  # fmt: skip
+@task(kind="CALL_WEBHOOK", queue="webhooks", timeout=3, max_attempts=4, retry=ExponentialBackoff(base=1, cap=10))
 async def call_webhook(url: str, event: str) -> int:
-    """Some servers are down for good: after four attempts the job is dead, and waits for a person."""
+    """Some servers stay down: after four attempts the job is dead, and waits for a person."""
     await asyncio.sleep(random.uniform(0.05, 0.4))
     if "down" in url or random.random() < 0.1:
         current_job().log.warning("no luck with %s", url)
@@ -94,14 +89,14 @@ async def call_webhook(url: str, event: str) -> int:
     return 200
 
 
-@app.task(kind="OPEN_ATTACHMENT", queue="imports", executor="process", lease=LEASE, max_attempts=2)
+@task(kind="OPEN_ATTACHMENT", queue="imports", executor="process", max_attempts=2)
 def open_attachment(name: str) -> None:
     """Poison: it kills its process every time, and ends dead after exactly two attempts. Its worker lives on."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.schedule(every=timedelta(seconds=10), key="refresh-rates")
-@app.task(kind="REFRESH_RATES", queue="imports", lease=LEASE, max_attempts=ENDURING)
+@task(kind="REFRESH_RATES", queue="imports")
 async def refresh_rates() -> dict[str, float]:
     """On time, every ten seconds: once, however many workers there are."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
@@ -109,7 +104,7 @@ async def refresh_rates() -> dict[str, float]:
 
 
 @app.schedule("* * * * *", key="close-the-till")
-@app.task(kind="CLOSE_TILL", queue="payments", lease=LEASE, max_attempts=ENDURING)
+@task(kind="CLOSE_TILL", queue="payments")
 async def close_till() -> None:
     """By cron, every minute."""
     await asyncio.sleep(random.uniform(0.5, 1.5))

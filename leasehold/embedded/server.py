@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from leasehold.embedded import _watcher
+from leasehold._os_process import closed_here, not_in_forks
+from leasehold.embedded import _processes
 from leasehold.embedded.binaries import find_binaries
 from leasehold.embedded.cluster import SOCKET_PORT, SUPERUSER, Cluster, State, environment, write_private
 from leasehold.errors import EmbeddedError
 
 DEFAULTS: Mapping[str, str] = {"max_connections": "100", "shared_buffers": "128MB", "fsync": "on"}
-# What the lifecycle itself decides; the arguments of EmbeddedServer take their place.
+# Settings that the arguments of EmbeddedServer decide.
 _OURS = {"data_directory", "listen_addresses", "port", "unix_socket_directories", "unix_socket_permissions"}
 
 # Serialises the creation of databases among processes. Any number would do.
@@ -30,26 +31,13 @@ select format('create database %I template template0', :'name')
  where not exists (select from pg_database where datname = :'name') \\gexec
 """
 
-_descriptors: set[int] = set()
-
-
-def _let_go_in_child() -> None:
-    # A forked child shares our locks and would keep the server alive after us. To close a descriptor
-    # does not unlock the parent's; to unlock it would.
-    for descriptor in _descriptors:
-        os.close(descriptor)
-    _descriptors.clear()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
-
 
 class EmbeddedServer:
     """A PostgreSQL for development, shared by all processes that name the same home.
 
     `home` is the folder for everything (each major version has its own in it), `version` as for
     `find_binaries`, `settings` are settings of PostgreSQL. `tcp` lets it listen on 127.0.0.1 too, with a
-    password, at `port` or a free one. Who joins a running server gets what it asks for or an error.
+    password, at `port` or a free one. A process that joins a running server gets what it asks for or an error.
 
     From `start` to `close` the process has a hold on the server. A forked child has none: it may use the
     server while its parent does, or start its own `EmbeddedServer`. All calls block; none is meant for
@@ -57,75 +45,47 @@ class EmbeddedServer:
     """
 
     def __init__(
-        self,
-        home: Path | str = ".leasehold",
-        *,
-        version: str | None = None,
-        settings: Mapping[str, str | int | float | bool] | None = None,
-        tcp: bool = False,
-        port: int | None = None,
+        self, home: Path | str = ".leasehold", *, version: str | None = None,
+        settings: Mapping[str, str | int | float | bool] | None = None, tcp: bool = False, port: int | None = None,
         timeout: float = 60.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.home = Path(home).absolute()
         if "\n" in str(self.home):
             # The lock file of PostgreSQL has the path in one of its lines.
             raise EmbeddedError(f"the home {str(self.home)!r} has a line break in it", hint="choose another")
-        self._binaries = find_binaries(version)
         self._settings = {name: _as_text(name, value) for name, value in (settings or {}).items()}
         self._tcp = tcp or port is not None
         self._port = port
         self._timeout = timeout
-        folder = self.home / f"pg{self._binaries.major}"
-        self._cluster = Cluster(folder=folder, binaries=self._binaries, timeout=timeout)
+        binaries = find_binaries(version)
+        self.bin_dir, self.version, self.major = binaries.bin_dir, binaries.version, binaries.major
+        """Of the programs: psql, pg_dump and so on."""
+        self._folder = self.home / f"pg{self.major}"
+        self._cluster = Cluster(self._folder, binaries, timeout)
+        self.data, self.log = self._cluster.data, self._cluster.log
         self._state: State | None = None
         self._hold: int | None = None
         self._pid = 0
 
     @property
-    def bin_dir(self) -> Path:
-        """The folder of the programs: psql, pg_dump and so on."""
-        return self._binaries.bin_dir
-
-    @property
-    def version(self) -> str:
-        """The version of the programs, such as `18.6`."""
-        return self._binaries.version
-
-    @property
-    def major(self) -> int:
-        """The major version."""
-        return self._binaries.major
-
-    @property
     def is_running(self) -> bool:
         """Whether a server runs in this home, started by this process or another."""
-        return _watcher.is_locked(self._cluster.folder / _watcher.SERVER)
-
-    @property
-    def log(self) -> Path:
-        """The log of the server."""
-        return self._cluster.log
-
-    @property
-    def data(self) -> Path:
-        """The data folder of PostgreSQL."""
-        return self._cluster.data
+        return _processes.is_locked(self._folder / _processes.SERVER)
 
     def start(self) -> Self:
         """Take a hold and start the server, or join it. Again: bring it back if it was killed."""
         try:
-            # Only in a home of our own making: nobody wants to commit a database.
+            # Only in a home that was made here: a database does not belong in a repository.
             if not self.home.exists():
                 self.home.mkdir(parents=True, exist_ok=True)
                 (self.home / ".gitignore").write_text("*\n")
-            self._cluster.folder.mkdir(exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             with self._transition() as carry:
                 self._start(carry)
         except OSError as error:
-            raise EmbeddedError(
-                f"cannot use {self.home} for the development server: {error}",
-                hint="choose a home that you own, or remove what another user left there",
-            ) from error
+            message = f"cannot use {self.home} for the development server: {error}"
+            hint = "choose a home that you own, or remove what another user left there"
+            raise EmbeddedError(message, hint=hint) from error
         return self
 
     def close(self) -> None:
@@ -134,17 +94,15 @@ class EmbeddedServer:
         if hold is None:
             return
         try:
-            # Not if the folder was removed meanwhile: what is there now is somebody else's.
-            if _watcher.is_current(hold, self._cluster.folder / _watcher.HOLD):
+            # Not if the folder was removed meanwhile: the server that is there now is another's.
+            if _processes.is_current(hold, self._folder / _processes.HOLD):
                 with self._transition():
-                    if _watcher.is_alone(hold):
-                        _watcher.stop_server(self._cluster.folder)
+                    if _processes.is_alone(hold):
+                        _processes.stop_server(self._folder)
                     else:
                         self._ensure_watcher()
         finally:
             _release(hold)
-
-    stop = close
 
     def __enter__(self) -> Self:
         return self.start()
@@ -153,8 +111,9 @@ class EmbeddedServer:
         self.close()
 
     def dsn(self, database: str = SUPERUSER, *, tcp: bool = False) -> str:
-        """The address of a database: a URI for the socket, or with `tcp` for 127.0.0.1."""
-        state = self._started()
+        """Return the address of a database: a URI for the socket, or with `tcp` for 127.0.0.1."""
+        if (state := self._state) is None:
+            raise EmbeddedError("the server is not started", hint="call start() or use it in a with block")
         name = quote(database, safe="")
         if not tcp:
             host = quote(state.socket_folder, safe="/")
@@ -172,9 +131,14 @@ class EmbeddedServer:
     def _start(self, carry: int) -> None:
         self._take_hold()
         try:
-            # First, so that a server never runs unwatched, even if we are killed in the next line.
+            # First, so that a server never runs unwatched, even if this process is killed in the next line.
             self._ensure_watcher()
-            self._state = self._join() or self._launch(carry)
+            self._state = self._join()
+            if self._state is None:
+                self._cluster.initialise(carry)
+                port = self._port or (_free_port() if self._tcp else SOCKET_PORT)
+                settings = {**DEFAULTS, **self._settings}
+                self._state = self._cluster.launch(settings=settings, tcp=self._tcp, port=port, carry=carry)
             if self._tcp:
                 self._psql(f"alter role {SUPERUSER} password '{self._password()}'")
         except BaseException:
@@ -190,15 +154,13 @@ class EmbeddedServer:
         difference = self._difference(state)
         if not difference:
             return state
-        # Nobody else uses it: it is being left right now, and may as well start anew.
-        if self._hold is not None and _watcher.is_alone(self._hold):
-            _watcher.stop_server(self._cluster.folder)
-            _watcher.lock_within(self._hold, fcntl.LOCK_SH, self._timeout)
+        # There is no other user: the last one is leaving right now, so the server may start anew.
+        if self._hold is not None and _processes.is_alone(self._hold):
+            _processes.stop_server(self._folder)
+            _processes.lock_within(self._hold, fcntl.LOCK_SH, self._timeout)
             return None
-        raise EmbeddedError(
-            f"other processes use the server in {self.home} with {difference}",
-            hint="stop them, choose another home, or start with their settings",
-        )
+        message = f"other processes use the server in {self.home} with {difference}"
+        raise EmbeddedError(message, hint="stop them, choose another home, or start with their settings")
 
     def _difference(self, state: State | None) -> str:
         if state is None:
@@ -210,104 +172,78 @@ class EmbeddedServer:
             return "no TCP"
         return f"port {state.port}" if self._port not in (None, state.port) else ""
 
-    def _launch(self, carry: int) -> State:
-        self._cluster.initialise(carry)
-        port = self._port or (_free_port() if self._tcp else SOCKET_PORT)
-        settings = {**DEFAULTS, **self._settings}
-        return self._cluster.launch(settings=settings, tcp=self._tcp, port=port, carry=carry)
-
     def _ensure_watcher(self) -> None:
-        lock = self._cluster.folder / _watcher.WATCHER
+        lock = self._folder / _processes.WATCHER
         deadline = time.monotonic() + self._timeout
-        if not _watcher.is_locked(lock):
-            command = [sys.executable, "-I", "-S", _watcher.__file__, str(self._cluster.folder)]
+        if not _processes.is_locked(lock):
+            command = [sys.executable, "-I", "-S", _processes.__file__, "watch", str(self._folder)]
             null = subprocess.DEVNULL
             subprocess.run(command, stdin=null, stdout=null, stderr=null, env=environment(), check=False)
-        while not _watcher.is_locked(lock):
+        while not _processes.is_locked(lock):
             if time.monotonic() > deadline:
-                raise EmbeddedError(f"the watcher of {self._cluster.folder} does not start")
-            time.sleep(_watcher.PAUSE)
+                raise EmbeddedError(f"the watcher of {self._folder} does not start")
+            time.sleep(_processes.PAUSE)
 
     @contextmanager
     def _transition(self) -> Iterator[int]:
-        path = self._cluster.folder / _watcher.TRANSITION
+        path = self._folder / _processes.TRANSITION
         descriptor = _open(path)
         try:
-            if not _watcher.lock_within(descriptor, fcntl.LOCK_EX, self._timeout):
-                raise EmbeddedError(
-                    f"another process starts or stops the server in {self.home} for over {self._timeout:g} s",
-                    hint=f"find it with: fuser {path}",
-                )
+            if not _processes.lock_within(descriptor, fcntl.LOCK_EX, self._timeout):
+                message = f"another process starts or stops the server in {self.home} for over {self._timeout:g} s"
+                raise EmbeddedError(message, hint=f"find it with: fuser {path}")
             yield descriptor
         finally:
             _release(descriptor)
 
     def _take_hold(self) -> None:
         self._hold = self._own_hold()
-        path = self._cluster.folder / _watcher.HOLD
-        if self._hold is not None and not _watcher.is_current(self._hold, path):
+        path = self._folder / _processes.HOLD
+        if self._hold is not None and not _processes.is_current(self._hold, path):
             _release(self._hold)
             self._hold = None
         if self._hold is None:
             self._hold, self._pid = _open(path), os.getpid()
-            # Free or shared at any moment: the watcher has it only for the blink in which it wakes up.
+            # Free or shared at any moment: the watcher has it only for the moment in which it wakes up.
             fcntl.flock(self._hold, fcntl.LOCK_SH)
 
     def _own_hold(self) -> int | None:
         return self._hold if self._pid == os.getpid() else None
 
-    def _started(self) -> State:
-        if self._state is None:
-            raise EmbeddedError("the server is not started", hint="call start() or use it in a with block")
-        return self._state
-
     def _password(self) -> str:
-        path = self._cluster.folder / "password"
+        path = self._folder / "password"
         if not path.exists():
             write_private(path, secrets.token_urlsafe(24))
         return path.read_text()
 
     def _psql(self, script: str, *options: str) -> None:
-        command = [self._binaries.program("psql"), "-XAtqw", "-v", "ON_ERROR_STOP=1", *options]
-        done = subprocess.run(
-            [*command, "-d", self.dsn()],
-            input=script,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment(),
-            check=False,
-        )
+        command = [str(self.bin_dir / "psql"), "-XAtqw", "-v", "ON_ERROR_STOP=1", *options, "-d", self.dsn()]
+        done = subprocess.run(command, input=script.encode(), capture_output=True, env=environment(), check=False)
         if done.returncode:
-            raise EmbeddedError(f"psql failed in {self.home}: {done.stderr.strip()}")
+            raise EmbeddedError(f"psql failed in {self.home}: {done.stderr.decode(errors='replace').strip()}")
 
 
 def _as_text(name: str, value: str | float | bool) -> str:
     if not re.fullmatch(r"[A-Za-z_][\w.]*", name) or name in _OURS:
-        raise EmbeddedError(
-            f"the development server takes no setting {name!r}",
-            hint="home, tcp and port are arguments of EmbeddedServer",
-        )
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
+        message = f"the development server takes no setting {name!r}"
+        raise EmbeddedError(message, hint="home, tcp and port are arguments of EmbeddedServer")
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def _open(path: Path) -> int:
-    descriptor = _watcher.open_lock(path)
-    _descriptors.add(descriptor)
+    descriptor = _processes.open_lock(path)
+    not_in_forks(descriptor)  # a forked child shares our locks and would keep the server alive after us
     return descriptor
 
 
 def _release(descriptor: int) -> None:
     # Unlocked and not only closed: a child that was forked in an unlucky moment may still have it open.
-    _descriptors.discard(descriptor)
+    closed_here(descriptor)
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

@@ -1,15 +1,15 @@
 """Which database a program works on: the one that is set, or the embedded one in development."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from leasehold._logger import logger_of
 from leasehold.config import Settings
 from leasehold.errors import ConfigError
 
 DATABASE = "leasehold"
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def located(settings: Settings, *, say: Callable[[str], None] = logger.info, mig
             hint="set LEASEHOLD_DSN=postgresql://user:password@host:5432/database",
         )
     # Only here: it comes with an extra that production does not install.
-    from leasehold.db.migrate import migrate  # noqa: PLC0415
+    from leasehold.db.migrations.migrate import migrate  # noqa: PLC0415
     from leasehold.embedded import EmbeddedServer  # noqa: PLC0415
 
     say(f"using the embedded PostgreSQL in {settings.home} (set LEASEHOLD_DSN to use another)")

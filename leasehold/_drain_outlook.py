@@ -8,12 +8,18 @@ Outlook = Literal["empty", "paused", "unserved", "blocked", "steady", "clearing"
 _YOUNG = 10.0
 """Seconds of work that may wait in a queue that keeps up."""
 
+_PATIENCE = 60.0
+"""Seconds that the oldest job may wait, and seconds of output that may be ready, before a backlog counts as growing."""
+
+_FEW = 20
+"""Jobs that may be ready for that long, where little or nothing has finished yet."""
+
 _NOTICEABLE = 0.05
 """Of the traffic: a difference between in and out below this is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DrainOutlook:
     """What becomes of a backlog."""
 
     outlook: Outlook
@@ -24,7 +30,7 @@ class Verdict:
     """Jobs a second, where it is growing."""
 
 
-def verdict(  # noqa: PLR0911 (a table)
+def drain_outlook(  # noqa: PLR0911 (a table)
     *,
     ready: int,
     in_rate: float,
@@ -33,38 +39,42 @@ def verdict(  # noqa: PLR0911 (a table)
     paused: bool = False,
     served: bool = True,
     max_running: int | None = None,
-) -> Verdict:
-    """Judge a queue by what is ready in it and what comes and goes a second."""
+    oldest: float | None = None,
+) -> DrainOutlook:
+    """Judge a queue by what is ready in it and what comes and goes a second.
+
+    `oldest`: the seconds that the oldest ready job has waited; None: not known, it may be long.
+    """
     number = f"{ready:,}{'+' if capped else ''}"
     if paused:
-        return Verdict(outlook="paused", words=f"paused, {number} waiting" if ready else "paused")
+        return DrainOutlook(outlook="paused", words=f"paused, {number} waiting" if ready else "paused")
     if not ready:
-        return Verdict(outlook="empty", words="empty")
+        return DrainOutlook(outlook="empty", words="empty")
     if not served:
-        return Verdict(outlook="unserved", words="nobody serves it")
+        return DrainOutlook(outlook="unserved", words="no worker serves it")
     if max_running == 0:
-        return Verdict(outlook="blocked", words="limited to 0, nothing starts")
+        return DrainOutlook(outlook="blocked", words="limited to 0, nothing starts")
     net = out_rate - in_rate
+    young = oldest is not None and oldest <= _PATIENCE
+    if net <= 0 and young and not capped and ready <= max(_FEW, out_rate * _PATIENCE):
+        return DrainOutlook(outlook="steady", words="steady")
     if abs(net) <= _NOTICEABLE * max(in_rate, out_rate) or (ready <= out_rate * _YOUNG and not capped):
         if not out_rate:
-            return Verdict(outlook="waiting", words=f"{number} waiting, none finished in the last minute")
-        return Verdict(outlook="steady", words="steady")
+            return DrainOutlook(outlook="waiting", words=f"{number} waiting, none finished in the last minute")
+        return DrainOutlook(outlook="steady", words="steady")
     if net > 0:
         seconds = ready / net
         more = "more than " if capped else "~"
-        return Verdict(outlook="clearing", words=f"clears in {more}{about(seconds)}", clears_in=seconds)
-    return Verdict(outlook="growing", words=f"growing {_rate(-net)}/s, will not drain", grows_by=-net)
+        return DrainOutlook(outlook="clearing", words=f"clears in {more}{about(seconds)}", clears_in=seconds)
+    rate = f"{-net:,.0f}" if -net >= 10 else f"{-net:.2g}"
+    return DrainOutlook(outlook="growing", words=f"growing {rate}/s, will not drain", grows_by=-net)
 
 
 def about(seconds: float) -> str:
-    """A length of time as people say it: 20 s, 35 min, 3 h, 12 days."""
+    """Return a length of time as people say it: 20 s, 35 min, 3 h, 12 days."""
     if seconds < 1:
         return "1 s"
     for limit, size, unit in ((90, 1, "s"), (90 * 60, 60, "min"), (36 * 3600, 3600, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} days"
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"

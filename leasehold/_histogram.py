@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 BOUNDS: Final = (
@@ -16,20 +17,14 @@ CLASSES: Final = len(BOUNDS) + 1
 
 
 def count(durations: Iterable[float]) -> list[int]:
-    """How many of the durations fall into each class. Sorting them first is what makes thousands cheap."""
+    """Return how many of the durations fall into each class. Sorting them first is what makes thousands cheap."""
     ordered = sorted(durations)
-    counts = []
-    below = 0
-    for bound in BOUNDS:
-        upto = bisect_right(ordered, bound, below)
-        counts.append(upto - below)
-        below = upto
-    counts.append(len(ordered) - below)
-    return counts
+    ends = [bisect_right(ordered, bound) for bound in BOUNDS]
+    return [end - begin for begin, end in pairwise((0, *ends, len(ordered)))]
 
 
 def percentile(counts: Sequence[int], fraction: float) -> float | None:
-    """The duration that this fraction stayed under, in seconds, as exact as the classes are; None: there were none.
+    """Return the duration that this fraction stayed under, in seconds, as exact as the classes are; None for none.
 
     Within a class durations are taken to lie evenly. What took longer than the last bound counts as that bound.
     """

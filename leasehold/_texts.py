@@ -1,4 +1,4 @@
-"""What tasks say, as text that can be stored.
+"""What tasks write and raise, as text that can be stored.
 
 Error texts and class names, reasons, progress notes and log lines come from code that we did not write. They pass
 through `text_of` where they enter Leasehold, in a worker and in the processes of its tasks: half characters and NULs,
@@ -23,7 +23,7 @@ MAX_LEVEL: Final = 20
 
 
 def text_of(value: object, limit: int) -> str:
-    """The value as text that PostgreSQL can store, at most `limit` characters. Never raises.
+    """Return the value as text that PostgreSQL can store, at most `limit` characters. Never raises.
 
     `__str__` is the task's own code and may raise anything, SystemExit included.
     """
@@ -35,13 +35,14 @@ def text_of(value: object, limit: int) -> str:
         tail = "" if length <= limit else str.__getitem__(text, slice(length - limit, length))
     except BaseException as broken:  # noqa: BLE001 (whatever it is, it must cost the attempt no more than this text)
         return storable(f"<no text: str() of {_name_of(value)} raised {_name_of(broken)}>")[:limit]
-    if not tail:
-        return _cut(storable(head), limit)
-    return _joined(storable(head), storable(tail), limit, length)
+    head = storable(head)
+    if not tail:  # it may have become longer
+        return head if len(head) <= limit else _joined(head, head, limit, len(head))
+    return _joined(head, storable(tail), limit, length)
 
 
 def repr_of(value: object, limit: int = MAX_MESSAGE) -> str:
-    """The value as Python would write it, under the same rules."""
+    """Return the value as Python would write it, under the same rules."""
     try:
         text = repr(value)
     except BaseException as broken:  # noqa: BLE001 (as above)
@@ -50,12 +51,12 @@ def repr_of(value: object, limit: int = MAX_MESSAGE) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text with nothing in it that would break a line or that a terminal would obey."""
+    """Return the text with nothing in it that would break a line or that a terminal would obey."""
     return _spelled(text_of(text, limit), keep="")
 
 
 def many_lines(text: str) -> str:
-    """The text with its lines and tabs, and nothing else in it that a terminal would obey."""
+    """Return the text with its lines and tabs, and nothing else in it that a terminal would obey."""
     return _spelled(text, keep="\n\t")
 
 
@@ -66,12 +67,12 @@ def _spelled(text: str, *, keep: str) -> str:
 
 
 def storable(text: str) -> str:
-    """The text with NULs and lone surrogates spelled out: PostgreSQL stores neither."""
+    """Return the text with NULs and lone surrogates spelled out: PostgreSQL stores neither."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def fraction_of(value: float) -> float:
-    """A part of a whole, from 0 to 1, as the database can keep it; ValueError for anything else."""
+    """Return a part of a whole, from 0 to 1, as the database can keep it; ValueError for anything else."""
     number = float(value)
     if not 0 <= number <= 1:  # so is NaN
         raise ValueError(f"progress {number!r} is not between 0 and 1")
@@ -79,16 +80,12 @@ def fraction_of(value: float) -> float:
 
 
 def moment_of(value: float, now: float) -> float:
-    """Seconds since the epoch, or `now` when they are none."""
+    """Return seconds since the epoch, or `now` when they are none."""
     return float(value) if math.isfinite(value) and 0 <= value < 1e11 else now
 
 
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else _joined(text, text, limit, len(text))
-
-
 def _joined(head: str, tail: str, limit: int, length: int) -> str:
-    """Head and tail of a long text: where an error began and how it ended matter most."""
+    """Return head and tail of a long text: where an error began and how it ended matter most."""
     note = f"\n[... cut: {length:,} characters in all ...]\n"
     if limit <= 2 * len(note):
         return head[: limit - 1] + "…"
