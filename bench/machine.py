@@ -1,4 +1,4 @@
-"""Processor time and memory, read from /proc: of some processes with all their children, and of everybody else."""
+"""Processor time and memory, read from /proc: of some processes with all their children, and of all other processes."""
 
 import os
 import time

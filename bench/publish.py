@@ -11,6 +11,22 @@ PAGE = DOCS / "performance.md"
 PICTURE = DOCS / "performance.svg"
 BEGIN = "<!-- figures: written by python -m bench --publish -->"
 END = "<!-- end of figures -->"
+LEADING_BEGIN = "<!-- leading figures: written by python -m bench --publish -->"
+LEADING_END = "<!-- end of leading figures -->"
+
+LEADING = (
+    ("drain, one worker process", ""),
+    ("drain, one worker process", "graphile-worker"),
+    ("cost of a job in a drain", "WAL"),
+    ("bulk enqueue, 1,000 a call", ""),
+    ("one-at-a-time enqueue", ""),
+    ("latency, idle worker, p50", ""),
+    ("latency, idle worker, p99", ""),
+    ("latency at half load", "p99"),
+    ("growth: 10 M finished", "claim of 100 on an empty table"),
+    ("POST /jobs, 64 connections", ""),
+)
+"""The figures with which the page begins: what, and against what."""
 
 
 def headline(machine: dict[str, Any]) -> str:
@@ -37,16 +53,29 @@ def table(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
+def leading(lines: list[Line]) -> str:
+    """The figures with which the page begins, in Markdown."""
+    found = {(line.what, line.against): line for line in lines}
+    chosen = [found[key] for key in LEADING if key in found]
+    rows = [f"| {line.what} | {line.against} | {line.measured} | {line.spread} |" for line in chosen]
+    return "\n".join(["| what | against | measured | spread |", "| --- | --- | ---: | --- |", *rows])
+
+
+def replaced(page: str, begin: str, end: str, text: str) -> str:
+    """The page with this text between two marks."""
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise SystemExit(f"{PAGE.name} has no marks {begin!r} and {end!r}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
 def publish(found: dict[str, Any]) -> None:
     """Rewrite what is between the marks, and draw."""
     lines = [
         Line(**{name: tuple(value) if name == "values" else value for name, value in one.items() if name != "median"})
         for one in found["lines"]
     ]
-    page = PAGE.read_text()
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{PAGE.name} has no marks {BEGIN!r} and {END!r}")
-    PAGE.write_text(f"{before}{BEGIN}\n{headline(found['machine'])}\n\n{table(lines)}\n{END}{after}")
+    page = replaced(PAGE.read_text(), LEADING_BEGIN, LEADING_END, leading(lines))
+    PAGE.write_text(replaced(page, BEGIN, END, f"{headline(found['machine'])}\n\n{table(lines)}"))
     PICTURE.write_text(picture.draw(found))

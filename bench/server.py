@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from leasehold.db.migrate import migrate
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 
 # Stock settings otherwise. What the suite itself asks of the server costs every contestant the same.
@@ -38,7 +38,7 @@ class Server:
         self._commits: dict[str, int] = {}
 
     def dsn(self, database: str) -> str:
-        """Everybody goes over TCP: not every driver likes sockets."""
+        """Every contestant connects over TCP: not every driver can use Unix sockets."""
         return self.embedded.dsn(database, tcp=True)
 
     def settings(self) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Server:
         return int((self.embedded.data / "postmaster.pid").read_text().split()[0])
 
     def value(self, query: str, *args: object) -> Any:
-        """The one value that a query gives."""
+        """The only value of a query."""
         row = self.admin.execute(query, args).fetchone()
         assert row is not None
         return row[0]

@@ -62,7 +62,7 @@ class Run:
         return range(self.options.repeats)
 
     def in_turn(self, names: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """A B, B A, A B …: whoever comes first has no advantage over the repeats."""
+        """A B, B A, A B …: no contestant is always the first."""
         for number in self.rounds():
             for name in names if number % 2 == 0 else list(reversed(names)):
                 yield number, name
@@ -75,7 +75,7 @@ class Run:
         return here, {peer.name: peer.missing for peer in PEERS if peer.missing is not None}
 
     def note(self, who: str, **figures: Any) -> None:
-        """Keep a measurement and tell whoever waits."""
+        """Keep a measurement and print it."""
         self.raw.append({"case": self.case, "who": who, "at": time.strftime("%H:%M:%S"), **figures})
         said = ", ".join(f"{name} {_short(value)}" for name, value in figures.items())
         say(f"  {who:24} {said}")

@@ -22,7 +22,7 @@ def run(name: str, *, seed: int, full: bool, folder: Path) -> Verdict:
 
 def _lease(name: str) -> float:
     """Seconds. In a matrix no lease may be lost because the machine is busy."""
-    if name == "loops":  # workers die, and another of the same host gives back what they held before its lease ends
+    if name == "loops":  # workers die, and another of the same host releases what they held before its lease ends
         return 60.0
     if name == "frozen":  # a keeper has a quarter of a lease to connect again, while ten others do the same
         return 6.0

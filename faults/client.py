@@ -22,12 +22,12 @@ import httpx
 from faults import tasks
 from faults.log import Log
 from leasehold.client import Client
-from leasehold.db.pool import Database
+from leasehold.db.database import Database
 from leasehold.errors import ApiError, ApiUnavailable, DatabaseUnavailable
 from leasehold.intent import Intent
 
 Send = Callable[[Sequence[str]], list[str]]
-"""Enqueues a job for each key; gives their ids."""
+"""Enqueues a job for each key; returns their ids."""
 
 UNKNOWN: Final = (ApiUnavailable, ApiError, DatabaseUnavailable, httpx.HTTPError)
 """What a try may raise and still have happened."""
@@ -101,7 +101,7 @@ def through_http(kind: str, payload: dict[str, Any], urls: Sequence[str]) -> Sen
 
 
 def enqueue(log: Log, send: Send, kind: str, keys: Sequence[str], stop: Stop) -> bool:
-    """Try until all are acknowledged; False: told to stop before that."""
+    """Try until all are acknowledged; False: it had to stop before that."""
     pause = 0.02
     while not stop.overdue:
         calls = [log.invoke("enqueue", key=key, kind=kind) for key in keys]

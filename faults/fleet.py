@@ -13,7 +13,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from faults.forks import Forked, Forks
-from faults.servers import free_port, wait_for
+from faults.servers import free_port
+from faults.waiting import until
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,7 +115,7 @@ class Member:
 
     def ready(self, within: float = 60) -> "Member":
         """Wait until an API server answers."""
-        wait_for(self._answers, f"{self.name} serves", within=within)
+        until(self._answers, f"{self.name} serves", within=within)
         return self
 
     def _answers(self) -> bool:
@@ -166,7 +167,7 @@ class Fleet:
         return member
 
     def client(self, name: str, dsn: str, *options: str) -> Member:
-        """A client, not started yet; it ends when it has enqueued all, or is told to by SIGTERM."""
+        """A client, not started yet; it ends when it has enqueued all, or at SIGTERM."""
         return self._add(name, ["-m", "faults.client", name, *options], dsn, {})
 
     def close(self) -> None:

@@ -155,10 +155,10 @@ def _import_everything() -> None:
     import leasehold.cli.serve  # noqa: PLC0415
     import leasehold.cli.worker  # noqa: PLC0415
     import leasehold.http.app  # noqa: PLC0415
-    import leasehold.worker.parts  # noqa: F401, PLC0415
+    import leasehold.worker.loops  # noqa: F401, PLC0415
 
 
 if __name__ == "__main__":
     _import_everything()
-    gc.freeze()  # else each child looks through all of it when it ends: half a second of CPU
+    gc.freeze()  # else each child scans all of it when it ends: half a second of CPU
     _become(_serve())

@@ -1,11 +1,11 @@
 """The parts of the workload: the situations in which functions of this kind go wrong, brought about on purpose.
 
 Each part has kinds and queues of its own, so that all of them run at the same time. Where something must happen between
-two steps of somebody else, that is forced (a lock that is held, a lease that is waited for), never left to luck.
+two steps of another session, that is forced (a lock that is held, a lease that is waited for), never left to chance.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,10 +13,14 @@ from uuid import uuid4
 
 import psycopg
 
+from faults.waiting import happens
 from faults.workload import Caller, Crew, Part
 
 GATE: Final = "hashtext(current_setting('application_name'))"
 """The advisory lock at which a mutant waits, if its session is called `slow …`."""
+
+PATIENCE: Final = 20.0
+"""Seconds to wait for what a mutant may prevent: the run goes on then, and its history is judged."""
 
 WAITS: Final = (
     "select exists (select from pg_stat_activity"
@@ -39,7 +43,7 @@ def stale(crew: Crew) -> None:
 
 
 def late(crew: Crew) -> None:
-    """A worker reports and renews after its lease has expired, before and after somebody swept it."""
+    """A worker reports and renews after its lease has expired, before and after it was swept."""
     caller = crew.caller()
     for op in ("heartbeat", "complete"):
         caller.enqueue("brief", f"late {op}")
@@ -192,13 +196,13 @@ def waiting(crew: Crew) -> None:
     """A claim has to wait for a lock, and one of the jobs that it takes is recorded meanwhile."""
     caller, holder, chief = crew.caller(), crew.caller(), crew.caller()
     chief.rows("select start_worker('w7')")
-    chief.enqueue("wait", "wait 0")  # a claim that finds nothing waits for nobody
+    chief.enqueue("wait", "wait 0")  # a claim that finds nothing does not wait
     let_go = [0.0]
     with ThreadPoolExecutor(1) as pool:
         with holder.connection.transaction():
-            holder.rows("select from workers where id = 'w7' for update")
+            holder.rows("select begin_claim('w7', gen_random_uuid())")  # claims of one worker wait for each other
             claim = pool.submit(caller.claim, "w7", "wait", 2, after=lambda: let_go[0])
-            _until(lambda: bool(chief.rows(WAITS, caller.connection.info.backend_pid)[0][0]))
+            happens(lambda: bool(chief.rows(WAITS, caller.connection.info.backend_pid)[0][0]), within=PATIENCE)
             chief.enqueue("wait", "wait 1")
             time.sleep(0.2)
             let_go[0] = time.time()
@@ -207,7 +211,7 @@ def waiting(crew: Crew) -> None:
 
 
 def taken(crew: Crew) -> None:
-    """Somebody asks for one particular job that somebody else is running."""
+    """A worker asks for one particular job that another one is running."""
     caller = crew.caller()
     caller.enqueue("held", "held")
     for token in caller.claim("w8", "held"):
@@ -217,7 +221,7 @@ def taken(crew: Crew) -> None:
 
 
 def slow_sweeper(crew: Crew) -> None:
-    """A sweeper is slow; meanwhile another one sweeps, and somebody claims the job again."""
+    """A sweeper is slow; meanwhile another one sweeps, and a worker claims the job again."""
     caller, gate, slow = crew.caller(), crew.caller(), crew.caller("slow sweeper")
     caller.lease("stale sweep", 0.1)
     caller.enqueue("stale sweep", "stale sweep")
@@ -236,7 +240,7 @@ def slow_sweeper(crew: Crew) -> None:
 
 
 def doomed(crew: Crew) -> None:
-    """Jobs that fail until they are dead, one that a person cancels, one that a person gives another chance."""
+    """Jobs that fail until they are dead, one that a person cancels, one that a person retries."""
     caller = crew.caller()
     caller.enqueue("doomed", "doomed", max_attempts=2)
     for _ in range(4):
@@ -255,17 +259,18 @@ def doomed(crew: Crew) -> None:
 
 
 def ticking(crew: Crew) -> None:
-    """A schedule is due; one scheduler dies after its claim, comes back late, and everybody repeats."""
+    """A schedule is due; one scheduler dies after its claim, comes back late, and all calls are repeated."""
     first, second = crew.caller(), crew.caller()
     first.rows("select schedule_put('tick', 'tick', every => '1 hour', queue => 'tick')")
     first.rows("update schedules set next_run_at = date_trunc('hour', clock()) - interval '5 hours' returning key")
     for _ in range(2):
         late_claim = _claim_schedule(first, "s1")
-        _until(
+        happens(
             lambda: (
                 first.rows("select coalesce(locked_until <= clock(), true) from schedules where key = 'tick'")
                 == [(True,)]
-            )
+            ),
+            within=PATIENCE,
         )
         claim = _claim_schedule(second, "s2")
         _fire(second, "s2", claim)
@@ -316,13 +321,7 @@ def _open(keeper: Caller) -> None:
 def _until_blocked(observer: Caller, waiting: Caller, doing: Future[Any]) -> None:
     """Wait until the other one waits for a lock, or has nothing to wait for."""
     pid = waiting.connection.info.backend_pid
-    _until(lambda: doing.done() or bool(observer.rows(WAITS, pid)[0][0]))
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    happens(lambda: doing.done() or bool(observer.rows(WAITS, pid)[0][0]), within=PATIENCE)
 
 
 PARTS: Final[tuple[tuple[Part, ...], ...]] = (

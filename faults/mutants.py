@@ -111,15 +111,15 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "the lease begins when the transaction did": Mutant(
         law="leases_are_not_short",
-        edits=[Edit("claim_v1", "  at := clock();", "  at := now();")],
+        edits=[Edit("take", "at constant timestamptz := clock();", "at constant timestamptz := now();")],
     ),
     "a subquery for each row instead of one look": Mutant(
         law="claims_take_what_they_asked_for",
         edits=[
             Edit(
-                "claim_v1",
-                "where j.id = any(taken) and j.state is not distinct from 'queued'",
-                "where j.state = 'queued' and not j.parked and j.queue = any(queues)"
+                "take",
+                "where j.id = any(ids) and j.state is not distinct from 'queued'",
+                "where j.state = 'queued' and not j.parked and j.kind = any(kinds)"
                 " and j.id = (select s.id from jobs s where s.queue = j.queue and s.state = 'queued' and not s.parked"
                 " order by s.id limit 1 for update skip locked)",
             )
@@ -129,7 +129,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         law="attempts_have_no_gaps",
         patience=2,  # no sweep ends such an attempt
         edits=[
-            Edit("claim_v1", "attempt = j.attempt + 1, claim_id", "claim_id"),
+            Edit("take", "attempt = j.attempt + 1, claim_id", "claim_id"),
             Edit("complete_v1", "set state = 'success',", "set state = 'success', attempt = j.attempt + 1,"),
         ],
     ),
@@ -140,8 +140,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "claim_job takes what runs": Mutant(
         law="only_claims_change_the_owner",
         edits=[
-            Edit("take_one", "target.state <> 'queued' or of_queues", "of_queues"),
+            Edit("take_one", "target.state <> 'queued' or bounds.pauses", "bounds.pauses"),
             Edit("take_one", "j.id = job_id and j.state is not distinct from 'queued'", "j.id = job_id"),
+            Edit("take", " and j.state is not distinct from 'queued'", ""),
         ],
     ),
     "sweep without looking at the expiry": Mutant(
@@ -154,7 +155,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "sweep reads first and writes later": Mutant(
         law="leases_do_not_overlap",
         edits=[
-            Edit("sweep_v1", "swept := take_back(array(", "swept := take_back(linger(array("),
+            Edit("sweep_v1", "isolated('expire', array(", "isolated('expire', linger(array("),
             Edit("sweep_v1", "limit sweep_v1.max for update skip locked));", "limit sweep_v1.max)));"),
             Edit("expire", " and j.state is not distinct from 'running' and j.lease_expires_at <= at", ""),
         ],
@@ -172,7 +173,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         law="limits_hold_at_all_times",
         edits=[
             Edit("take_limits", " for no key update skip locked", ""),
-            Edit("admit_lanes", "room := least(wanted,", "perform linger(null); room := least(wanted,"),
+            Edit("admit_lanes", "    room := case", "    perform linger(null);\n    room := case"),
         ],
         statements=[LINGER],
     ),
@@ -182,7 +183,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a used key answers with a new id": Mutant(
         law="one_job_a_key",
-        edits=[Edit("record_intent", "vouch();\n  return job.id;\nend", "vouch();\n  return uuidv7();\nend")],
+        edits=[Edit("found_jobs", "array(select a.id from", "array(select uuidv7() from")],
     ),
     "promote does not look at the time": Mutant(
         law="nothing_runs_before_its_time",
@@ -191,7 +192,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "future jobs are queued, and claimed": Mutant(
         law="nothing_runs_before_its_time",
         edits=[
-            Edit("record_intent", "when not record_intent.accepted or due > at", "when not record_intent.accepted"),
+            Edit("rows_of", "when accepted and coalesce(i.run_at, at + i.run_after, at) <= at", "when accepted"),
             Edit("lock_in_lane", "and j.run_at <= lock_in_lane.at", ""),
         ],
     ),
@@ -200,7 +201,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         edits=[Edit("retry_v1", "j.state is not distinct from 'dead'", "j.state in ('dead', 'success')")],
         statements=[NO_GUARD],
     ),
-    "nobody looks at the exclusive key": Mutant(
+    "a claim ignores the exclusive key": Mutant(
         law="one_runs_per_exclusive_key",
         edits=[
             Edit(
@@ -211,7 +212,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ],
         statements=["drop index jobs_current", "alter table jobs drop constraint jobs_exclusive"],
     ),
-    "nobody is woken behind an exclusive key": Mutant(
+    "no job behind an exclusive key is unparked": Mutant(
         law="everything_ends",
         edits=[Edit("unpark", "with recursive lane(key", "return; with recursive lane(key")],
     ),
@@ -222,7 +223,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             Edit("schedule_fire_v1", "if s.locked_by is distinct from worker or s.claim_id", "if false and s.claim_id"),
             Edit("schedule_fire_v1", "or s.next_run_at is distinct from was", ""),
             Edit("schedule_fire_v1", "due_after = s.claimed_at", "due_after = clock()"),
-            Edit("schedule_enqueue", "schedule_intent_key(s.key, due)", "null"),
+            Edit("schedule_fire_v1", "schedule_intent_key(s.key, due_at)", "null"),
         ],
     ),
     "cancel removes the row": Mutant(

@@ -1,4 +1,4 @@
-"""Between programs and PostgreSQL: passes everything on, until it is told to cut, and where.
+"""Between programs and PostgreSQL: passes everything on, until it has to cut, and where.
 
 It runs on a thread of its own. Calls are recognised by the SQL function they call, prepared statements too.
 """
@@ -32,7 +32,7 @@ STALLS: Final = ("freeze", "mute", "deaf", "slow")
 """What a line may suffer without being cut: nothing passes, no answer passes, no question does, or all very slowly."""
 
 Knife = Callable[[str], tuple[str, str] | None]
-"""Asked for each call by the name of its function; gives place and way, or None to let it pass."""
+"""Asked for each call by the name of its function; returns place and way, or None to let it pass."""
 
 
 SLOW: Final = 2_000.0
@@ -117,7 +117,7 @@ class Proxy:
         self.dsn = f"postgresql://{login}@127.0.0.1:{port}/{target['dbname']}?sslmode=disable&gssencmode=disable"
 
     def cut_all(self) -> int:
-        """Reset every connection there is; gives how many."""
+        """Reset every connection there is; returns how many."""
         return int(self._wait(self._cut_all()))
 
     def stall(self, how: str, pattern: str = "", *, new: bool = False) -> Stall:
@@ -143,7 +143,6 @@ class Proxy:
 
     def close(self) -> None:
         """End it, with every connection through it."""
-        self._listener.close()
         self._wait(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -159,6 +158,7 @@ class Proxy:
         return found
 
     async def _end(self) -> None:
+        self._listener.close()  # on its own loop: a connection that ends there at the same time wakes it too
         await self._cut_all()
         while self._tasks:  # one that was just accepted may still come
             for task in list(self._tasks):

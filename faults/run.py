@@ -16,7 +16,8 @@ import psycopg
 from faults.dump import dump
 from faults.fleet import ROOT, Fleet, Member
 from faults.log import Log
-from faults.servers import Server, wait_for
+from faults.servers import Server
+from faults.waiting import until
 
 UNFINISHED = "select exists (select from leasehold.jobs where state not in ('success', 'dead'))"
 DONE = "select count(*) from leasehold.jobs where state in ('success', 'dead')"
@@ -63,7 +64,7 @@ class Run:
         self.where: Callable[[], psycopg.Connection[Any]] = self._connect
         """Whom to ask; another one after a failover."""
         self.judges: Callable[[Run], tuple[int, str]] = lambda run: judge(run.history)
-        """Who gives the verdict; a control has to fail."""
+        """What judges the run; a control has to fail."""
 
     def __enter__(self) -> Self:
         return self
@@ -149,12 +150,12 @@ class Run:
     def until_done(self, count: int, *, within: float = 120) -> None:
         """Wait until so many jobs have ended."""
         pause = 0.02 if count < 5000 else 0.2  # counting many takes a while, and they are counted while work goes on
-        wait_for(lambda: self.done() >= count, f"{count} jobs have ended", within=within, pause=pause)
+        until(lambda: self.done() >= count, f"{count} jobs have ended", within=within, pause=pause)
 
     def until_claims(self, *, within: float = 60) -> None:
         """Wait until some worker has claimed something."""
         query = "select exists (select from leasehold.jobs where attempt > 0)"
-        wait_for(lambda: self.ask(query), "something was claimed", within=within)
+        until(lambda: self.ask(query), "something was claimed", within=within)
 
     # -- the end
 
@@ -178,7 +179,7 @@ class Run:
         self.log.note("settle")
         self._settled = time.monotonic()
         try:
-            wait_for(lambda: not self.ask(UNFINISHED), "all jobs have ended", within=within)
+            until(lambda: not self.ask(UNFINISHED), "all jobs have ended", within=within)
         except TimeoutError as error:
             self.problems.append(str(error))  # the checker names the jobs
         self.facts["settled in s"] = round(time.monotonic() - self._settled, 2)

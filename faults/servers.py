@@ -6,8 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from leasehold.db.migrate import migrate
+from faults.waiting import until
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 
 DATABASE = "faults"
@@ -25,7 +25,7 @@ Settings = Mapping[str, str | int | float | bool]
 
 
 class Server:
-    """One server with a home of its own; everybody reaches it by its socket, or with `tcp` by its port."""
+    """One server with a home of its own; clients reach it by its socket, or with `tcp` by its port."""
 
     def __init__(self, home: Path, settings: Settings | None = None, *, tcp: bool = False) -> None:
         self.home = home
@@ -95,7 +95,7 @@ class Server:
                 process.kill()
 
     def close(self) -> None:
-        """Stop it for good."""
+        """Stop it; it is not started again."""
         self.embedded.close()
 
 
@@ -114,7 +114,7 @@ class Pair:
 
     @property
     def dsn(self) -> str:
-        """The address of both; whoever connects gets the one that takes writes."""
+        """The address of both; a client gets the one that takes writes."""
         hosts = ",".join(sorted(_socket_folder_of(server) for server in (self.primary, self.standby)))
         return (
             f"postgresql:///{DATABASE}?user=postgres&host={quote(hosts, safe='/,')}&port=5432,5432"
@@ -132,7 +132,7 @@ class Pair:
         _give_away(embedded.data, like=self.primary.embedded.data)
         self.standby.start()
         query = "select count(*) from pg_stat_replication where application_name = 'standby' and state = 'streaming'"
-        wait_for(lambda: _ask(self.primary, query) == 1, "the standby streams", within=60)
+        until(lambda: _ask(self.primary, query) == 1, "the standby streams", within=60)
 
     def promote(self) -> None:
         """The primary is dead: let the standby take its place."""
@@ -146,18 +146,8 @@ class Pair:
         self.primary.close()
 
 
-def wait_for(condition: Callable[[], Any], what: str, *, within: float, pause: float = 0.02) -> Any:
-    """Wait until it holds; give what it gave."""
-    deadline = time.monotonic() + within
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {within:g} s")
-        time.sleep(pause)
-    return value
-
-
 def free_port() -> int:
-    """A port that nobody uses at this moment."""
+    """A port that no process uses at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -210,7 +200,7 @@ class Pooler:
             as_whom = {"user": account.pw_uid, "group": account.pw_gid}
         command = [str(self.program()), "-q", str(self._folder / "pgbouncer.ini")]
         self._process = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **as_whom)  # type: ignore[call-overload]
-        wait_for(self._listens, "PgBouncer listens", within=10)
+        until(self._listens, "PgBouncer listens", within=10)
 
     def end(self, number: int = signal.SIGKILL) -> None:
         """End it, with every connection through it."""
@@ -238,7 +228,7 @@ def _socket_folder_of(server: Server) -> str:
 
 
 def _give_away(folder: Path, *, like: Path) -> None:
-    """Make everything in it the property of whoever owns the other: a backup made by root is root's."""
+    """Make everything in it the property of the owner of the other: a backup made by root is root's."""
     owner = like.stat()
     for path in (folder, *folder.rglob("*")):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

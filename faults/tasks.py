@@ -62,7 +62,7 @@ async def busy(beats: int, pause: float) -> None:
 
 @app.task(kind="block", lease=LEASE, max_attempts=1000)
 async def block(seconds: float) -> None:
-    """Lets nobody else on the loop have a turn."""
+    """Blocks the event loop."""
     note("begin")
     time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
     note("end")

@@ -39,7 +39,7 @@ PATIENCE: Final = 20.0
 
 
 class Caller:
-    """One connection that asks, and writes down what it asked and was told."""
+    """One connection that calls functions, and logs the calls and their answers."""
 
     def __init__(self, connection: psycopg.Connection[Any], log: Log, patience: float) -> None:
         self.connection = connection
@@ -130,7 +130,7 @@ class Caller:
             time.sleep(0.02)
 
     def wait_until_swept(self, job: str) -> None:
-        """Sweep until the job is no longer running; somebody else may be about to."""
+        """Sweep until the job is no longer running; another session may do the same."""
         deadline = time.monotonic() + self.patience
         self.wait_for_expiry(job)
         while self.rows("select from jobs where id = %s::uuid and state = 'running'", job):

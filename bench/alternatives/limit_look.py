@@ -8,10 +8,11 @@ from bench.lines import Line, seen
 from bench.suite import Run, case
 
 CLAIM = "select * from claim_v1('host-1:12345:ab12cd34', array['free', 'full'], array['a', 'b'], 1)"
-UNASKED = """create or replace function holds_exist(out of_lanes boolean, out of_keys boolean, out of_queues boolean)
-language plpgsql as $$ begin end $$"""
+UNASKED = """create or replace function bounds_in_force() returns claim_bounds
+language plpgsql as $$ begin return row(false, false, false)::claim_bounds; end $$"""
 NOTHING = "create or replace function nothing(out a boolean, out b boolean) language plpgsql as $$ begin end $$"
-BACKLOG = "insert into jobs (queue, kind, state) select 'full', 'a', 'queued' from generate_series(1, BACKLOG) n"
+ROWS = "insert into jobs (max_attempts, queue, kind, state) select 5, %s, 'queued' from generate_series(1, %s)"
+BACKLOG = ROWS % ("'full', 'a'", "BACKLOG")
 CASES = {
     "limits are not asked for": [UNASKED],
     "no limits": [],
@@ -21,7 +22,7 @@ CASES = {
     "a queue limit with room": ["select set_limit('queue', 'free', 10)"],
     "an exhausted limit": [
         "select set_limit('queue', 'full', 0)",
-        "insert into jobs (queue, kind, state) values ('full', 'a', 'queued')",
+        ROWS % ("'full', 'a'", 1),
     ],
     "a backlog behind an exhausted limit": ["select set_limit('queue', 'full', 0)", BACKLOG],
     "a backlog in a paused queue": ["select pause('full')", BACKLOG],
@@ -64,13 +65,11 @@ def limit_look(run: Run) -> list[Line]:
         run.server.leasehold("bench")
         with run.server.connect("bench") as connection:
             connection.execute("set synchronous_commit = off")
-            connection.execute(
-                "insert into jobs (queue, kind, state) select 'free', 'b', 'queued' from generate_series(1, 100)"
-            )
+            connection.execute((ROWS % ("'free', 'b'", 100)).encode())
             for statement in (*statements, NOTHING, "vacuum analyze jobs"):
                 connection.execute(statement.replace("BACKLOG", str(backlog)).encode())
             times = sorted(_took(connection) for _ in range(calls))
-            look = _look(connection, "holds_exist()", calls * 5) - _look(connection, "nothing()", calls * 5)
+            look = _look(connection, "bounds_in_force()", calls * 5) - _look(connection, "nothing()", calls * 5)
             pages = _pages(connection)
         run.note(name, fastest_tenth_us=times[calls // 10], pages=pages, look_us=look)
         lines.append(

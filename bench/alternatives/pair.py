@@ -114,16 +114,16 @@ def _round(run: Run, variants: list[Variant], names: dict[str, str], jobs: int, 
 def lines(what: str, found: dict[str, list[Cost]], first: str = SHIPPED.name) -> list[Line]:
     """The first's own figures, and the others' as a share of them."""
     base = found[first]
-    told = [
+    rows = [
         seen([one.us for one in base], "µs", what=what, against=first, note="server's time a job, claim and finish"),
         seen([one.wal for one in base], "B", what=what, against=first, note="WAL a job"),
     ]
     for name, costs in found.items():
         if name != first:
             times = ratios([one.us for one in costs], [one.us for one in base])
-            told.append(
+            rows.append(
                 seen(
                     times, "%", what=what, against=name, note=f"of the time; WAL {costs[-1].wal - base[-1].wal:+,.0f} B"
                 )
             )
-    return told
+    return rows

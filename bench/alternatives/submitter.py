@@ -8,10 +8,12 @@ import uvloop
 
 from bench.lines import Line, seen
 from bench.suite import Run, case
-from leasehold.db.pool import Database
-from leasehold.http.schemas import JobRequest, Submission, element_of
+from leasehold.db.database import Database
+from leasehold.db.store import Seen
+from leasehold.http.schemas import JobRequest
 from leasehold.http.settings import ApiSettings
-from leasehold.http.submitter import Submitter
+from leasehold.http.submissions import submission_of
+from leasehold.http.submitter import Submission, Submitter
 
 PAYLOAD = '{"to": "user@example.com", "subject": "Welcome"}'
 _names = count()
@@ -22,23 +24,23 @@ class Pausing(Submitter):
 
     seconds = 0.0
 
-    async def _drive(self) -> None:
+    async def submit(self, submission: Submission) -> Seen:
         if self.seconds:
             await asyncio.sleep(self.seconds)
-        await super()._drive()
+        return await super().submit(submission)
 
 
-async def _once(dsn: str, lanes: int, pause: float, clients: int, jobs: int) -> tuple[float, float]:
+async def _once(dsn: str, senders: int, pause: float, clients: int, jobs: int) -> tuple[float, float]:
     """Microseconds per job, and jobs per statement. A client submits its next job when the last is answered."""
     database = Database(dsn, schema="leasehold", wait=10, bounded=True)
-    submitter = Pausing(database, ApiSettings(lanes=lanes))
+    submitter = Pausing(database, ApiSettings(senders=senders))
     submitter.seconds = pause
     request = JobRequest.model_validate({"jobType": "SEND_EMAIL"})
 
     async def client(jobs: int) -> None:
         for _ in range(jobs):
             key = f"key {next(_names)}"
-            await submitter.submit(Submission("SEND_EMAIL", "default", key, element_of(request, key, PAYLOAD)))
+            await submitter.submit(submission_of(request, key, {"payload": PAYLOAD}))
 
     await client(20)
     each = max(1, jobs // clients)
@@ -51,16 +53,16 @@ async def _once(dsn: str, lanes: int, pause: float, clients: int, jobs: int) -> 
 
 @case("submitter", alternative=True)
 def submitter(run: Run) -> list[Line]:
-    """Submissions gathered into statements: two lanes as shipped, one, and two that wait 2 ms before they send."""
-    ways = {"two lanes": (2, 0.0), "one lane": (1, 0.0), "two lanes, gathering for 2 ms": (2, 0.002)}
+    """Submissions gathered into statements: two senders as shipped, one, and two that wait 2 ms before they send."""
+    ways = {"two senders": (2, 0.0), "one sender": (1, 0.0), "two senders, gathering for 2 ms": (2, 0.002)}
     jobs = run.size(1_600, 200)
     dsn = run.server.leasehold("bench")
     lines = []
     for clients in (1, 16, 64, 200):
         found: dict[str, list[float]] = {name: [] for name in ways}
         for _, name in run.in_turn(list(ways)):
-            lanes, pause = ways[name]
-            cost, gathered = uvloop.run(_once(dsn, lanes, pause, clients, jobs))
+            senders, pause = ways[name]
+            cost, gathered = uvloop.run(_once(dsn, senders, pause, clients, jobs))
             found[name].append(cost)
             run.note(f"{name}, {clients} clients", us=cost, jobs_per_statement=gathered)
         lines += [

@@ -23,7 +23,9 @@ _WORKER_ROUNDS = 2
 
 def _busy_key(connection: psycopg.Connection, rows: int) -> None:
     """One job of the key runs; the first claims that meet the others put them aside, some thousand each."""
-    connection.execute("insert into jobs (kind, state, exclusive_key) values ('noop', 'queued', 'busy')")
+    connection.execute(
+        "insert into jobs (max_attempts, kind, state, exclusive_key) values (5, 'noop', 'queued', 'busy')"
+    )
     connection.execute("select * from claim_v1('holder', null, array['noop'], 1)")
     connection.execute(
         "update jobs set lease_expires_at = clock_timestamp() + interval '1 hour' where state = 'running'"
@@ -80,7 +82,7 @@ def _timed(connection: psycopg.Connection, queue: str | None) -> tuple[float, fl
     began = time.perf_counter()
     jobs = connection.execute(CLAIM, ["bench", queues, uuid.uuid4()], prepare=True).fetchall()
     claimed = time.perf_counter()
-    assert len(jobs) == 100, f"a claim gave {len(jobs)} jobs"
+    assert len(jobs) == 100, f"a claim returned {len(jobs)} jobs"
     ids, attempts = [job[0] for job in jobs], [job[1] for job in jobs]
     connection.execute(COMPLETE, ["bench", ids, attempts], prepare=True).fetchall()
     return (claimed - began) * 1e3, (time.perf_counter() - claimed) * 1e3

@@ -33,5 +33,5 @@ def horizon(run: Run) -> list[Line]:
     what = "an idle transaction holds the xmin horizon"
     return [
         at_least(0.8, shares[True], "%", what=what, against="the first tenth"),
-        seen(shares[False], "%", what="nobody holds the xmin horizon", against="the first tenth"),
+        seen(shares[False], "%", what="no session holds the xmin horizon", against="the first tenth"),
     ]

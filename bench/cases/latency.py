@@ -1,4 +1,4 @@
-"""How soon a job starts after somebody began to enqueue it."""
+"""How soon a job starts after its producer began to enqueue it."""
 
 import time
 from dataclasses import replace
@@ -125,6 +125,6 @@ def half_load(run: Run) -> list[Line]:
         seen([one[0] for one in beyond], "ms", what="latency at half the rate of a drain", against="p50"),
         seen(
             [one[1] for one in beyond], "ms", what="latency at half the rate of a drain", against="p99",
-            note="whoever makes the load needs the processors too",
+            note="the load generator needs the processors too",
         ),
     ]  # fmt: skip

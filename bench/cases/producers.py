@@ -1,4 +1,4 @@
-"""Many who enqueue at the same time, each with hints to the workers."""
+"""Many producers that enqueue at the same time, each with notifications to the workers."""
 
 from concurrent.futures import ThreadPoolExecutor
 

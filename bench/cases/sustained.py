@@ -42,7 +42,7 @@ def sustained(run: Run) -> list[Line]:
             )
         feeding.join()
         if "n" not in sent:
-            raise BenchError("whoever was to enqueue failed, see above")
+            raise BenchError("the producer failed, see above")
         widest = dict(look.execute(INDEXES).fetchall())
     run.note("indexes", **widest)
     what = f"sustained, {seconds:.0f} s at a quarter of the drain rate"

@@ -25,7 +25,7 @@ PREFETCH = int(os.environ.get("PREFETCH", "0"))
 MODE = os.environ.get("MODE", "")
 STATS = os.environ.get("STATS")
 
-# Count, nanoseconds of the first and of the last, and 1 when ready, 2 when told to go.
+# Count, nanoseconds of the first and of the last, and 1 when ready, 2 when released.
 _shared = None
 _delays = None
 if STATS:

@@ -4,8 +4,9 @@ from contextlib import asynccontextmanager
 
 from adapter import DSN, MODE, PREFETCH, SLOTS, batches, hit, main, ready
 
-from leasehold import App, collector
-from leasehold.db.migrate import migrate
+from leasehold import App
+from leasehold._os_process import settle_collector
+from leasehold.db.migrations.migrate import migrate
 from leasehold.worker import Worker, WorkerOptions
 
 app = App(DSN)
@@ -36,7 +37,7 @@ async def enqueue(_app, payload):
 
 
 async def worker():
-    collector.settle()  # as `leasehold worker` does
+    settle_collector()  # as `leasehold worker` does
     await app.adatabase()
     ready()
     queues = [MODE] if MODE else None

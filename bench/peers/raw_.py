@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 import psycopg
 from adapter import DSN, batches, main
 
-from leasehold.db.migrate import migrate
+from leasehold.db.migrations.migrate import migrate
 
-MANY = """insert into leasehold.jobs (kind, payload, state)
-    select 'noop', p::jsonb, 'queued' from unnest(%s::text[]) p"""
+MANY = """insert into leasehold.jobs (max_attempts, kind, payload, state)
+    select 5, 'noop', p::jsonb, 'queued' from unnest(%s::text[]) p"""
 ONE = """with made as (
-      insert into leasehold.jobs (kind, payload, state) values ('noop', %s::text::jsonb, 'queued') returning id)
+      insert into leasehold.jobs (max_attempts, kind, payload, state)
+      values (5, 'noop', %s::text::jsonb, 'queued') returning id)
     select id, pg_notify('leasehold', 'default') from made"""
 
 

@@ -30,7 +30,7 @@ def accepted_reports_are_the_owners(history: History) -> Iterator[Violation]:
                 "accepted_reports_are_the_owners", job, f"{call.op} of {worker} with token {attempt} was accepted"
             )
         elif call.op == "complete" and call.outcome == "ok" and not call.accepted and mine:
-            detail = f"{worker} completed attempt {attempt} and was told that it had lost it"
+            detail = f"{worker} completed attempt {attempt} and the answer was that it had lost it"
             yield Violation("accepted_reports_are_the_owners", job, detail)
 
 
@@ -38,14 +38,14 @@ def old_tokens_renew_nothing(history: History) -> Iterator[Violation]:
     """No heartbeat counts that was sent after a newer claim was answered, or after the attempt was known to be over."""
     known: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for call in history.calls:
-        if call.told is None or call.outcome != "ok":
+        if call.answer is None or call.outcome != "ok":
             continue
         if call.op == "claim":
-            for job, attempt in call.told.get("jobs") or ():
-                known[job].append((call.told["mono"], attempt, f"attempt {attempt} was claimed"))
+            for job, attempt in call.answer.get("jobs") or ():
+                known[job].append((call.answer["mono"], attempt, f"attempt {attempt} was claimed"))
         elif call.op in ENDINGS and call.accepted:
             over = call.asked["attempt"] + 1
-            known[call.asked["job"]].append((call.told["mono"], over, f"attempt {call.asked['attempt']} was over"))
+            known[call.asked["job"]].append((call.answer["mono"], over, f"attempt {call.asked['attempt']} was over"))
     for call in history.asked("heartbeat"):
         if call.accepted:
             yield from _renewed_after(call, known[call.asked["job"]])
@@ -88,7 +88,7 @@ def effects_have_their_tokens(history: History) -> Iterator[Violation]:
     given = {(event.job, event.attempt) for event in history.events if event.claims}
     for line in history.noted("effect"):
         if (line["job"], line["attempt"]) not in given:
-            detail = f"effect with token {line['attempt']}, which nobody was given"
+            detail = f"effect with token {line['attempt']}, which no claim returned"
             yield Violation("effects_have_their_tokens", line["job"], detail)
 
 

@@ -19,21 +19,21 @@ class Invalid(Exception):
 
 @dataclass(slots=True)
 class Call:
-    """Something a program asked for, and what it was told."""
+    """A call of a program, and its answer."""
 
     op: str
     asked: Line
-    told: Line | None = None
+    answer: Line | None = None
 
     @property
     def outcome(self) -> str:
         """`ok`, `fail` or `unknown`: no answer is an unknown one."""
-        return str(self.told["phase"]) if self.told else "unknown"
+        return str(self.answer["phase"]) if self.answer else "unknown"
 
     @property
     def accepted(self) -> bool:
         """Whether the answer says that the database took it."""
-        return self.told is not None and self.told["phase"] == "ok" and bool(self.told.get("accepted"))
+        return self.answer is not None and self.answer["phase"] == "ok" and bool(self.answer.get("accepted"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Event:
 
     @property
     def claims(self) -> bool:
-        """Whether somebody took the job."""
+        """Whether this event is a claim of the job."""
         return self.after == "running" and self.before != "running"
 
     @property
     def ends(self) -> bool:
-        """Whether somebody's attempt ended."""
+        """Whether this event ends an attempt."""
         return self.before == "running" and self.after != "running"
 
     def swept(self, before: "Event") -> bool:
@@ -139,7 +139,7 @@ class History:
             elif line["phase"] == "invoke":
                 calls[line["call"]] = Call(line["op"], line)
             elif line["call"] in calls and calls[line["call"]].outcome == "unknown":
-                calls[line["call"]].told = line
+                calls[line["call"]].answer = line
         rows = list(final)
         return cls(
             calls=list(calls.values()),

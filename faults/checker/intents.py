@@ -10,9 +10,9 @@ from faults.checker.violation import Violation
 def acknowledged_jobs_end(history: History) -> Iterator[Violation]:
     """Every job whose intent was acknowledged exists, and has ended once faults had."""
     for call in history.asked("enqueue"):
-        if call.outcome != "ok" or call.told is None:
+        if call.outcome != "ok" or call.answer is None:
             continue
-        job = call.told["job"]
+        job = call.answer["job"]
         row = history.jobs.get(job)
         if row is None:
             yield Violation("acknowledged_jobs_end", job, f"acknowledged to {call.asked['process']}, and lost")
@@ -21,31 +21,31 @@ def acknowledged_jobs_end(history: History) -> Iterator[Violation]:
 
 
 def no_phantoms(history: History) -> Iterator[Violation]:
-    """Every job comes from an intent that somebody sent, or from a schedule, and from none that was refused."""
+    """Every job comes from an intent that a client sent, or from a schedule, and from none that was refused."""
     sent = [call for call in history.asked("enqueue") if call.outcome != "fail"]
     keys = {call.asked["key"] for call in sent if call.asked.get("key") is not None}
     ids = {call.asked["job"] for call in sent if call.asked.get("job") is not None}
-    ids |= {call.told["job"] for call in sent if call.told and call.told.get("job")}
-    fired = {job for call in history.asked("fire") if call.told for _, job in call.told.get("jobs") or ()}
+    ids |= {call.answer["job"] for call in sent if call.answer and call.answer.get("job")}
+    fired = {job for call in history.asked("fire") if call.answer for _, job in call.answer.get("jobs") or ()}
     schedules = tuple(f"schedule:{key}:" for key in {*history.schedules, *history.expected.get("schedules", {})})
     for job, row in history.jobs.items():
         key = row["idempotency_key"]
         by_schedule = key is not None and key.startswith(schedules) if schedules else False
         if job not in ids and job not in fired and key not in keys and not by_schedule:
-            yield Violation("no_phantoms", job, f"of kind {row['kind']}, key {key}: nobody asked for it")
+            yield Violation("no_phantoms", job, f"of kind {row['kind']}, key {key}: no client asked for it")
 
 
 def one_job_a_key(history: History) -> Iterator[Violation]:
-    """One job for each idempotency key, and everybody who used the key was told of it."""
-    told: dict[str, set[str]] = defaultdict(set)
+    """One job for each idempotency key, and every client that used the key got its id."""
+    found: dict[str, set[str]] = defaultdict(set)
     for job, row in history.jobs.items():
-        told[row["idempotency_key"]].add(job)
+        found[row["idempotency_key"]].add(job)
     for job, events in history.by_job.items():
-        told[events[0].key or ""].add(job)
+        found[events[0].key or ""].add(job)
     for call in history.asked("enqueue"):
-        if call.outcome == "ok" and call.told is not None and call.asked.get("key") is not None:
-            told[call.asked["key"]].add(call.told["job"])
-    for key, jobs in told.items():
+        if call.outcome == "ok" and call.answer is not None and call.asked.get("key") is not None:
+            found[call.asked["key"]].add(call.answer["job"])
+    for key, jobs in found.items():
         if key and len(jobs) > 1:
             yield Violation("one_job_a_key", key, f"stands for {len(jobs)} jobs: {', '.join(sorted(jobs)[:3])}")
 

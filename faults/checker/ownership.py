@@ -30,9 +30,9 @@ def tokens_are_unique(history: History) -> Iterator[Violation]:
 
 
 def leases_do_not_overlap(history: History) -> Iterator[Violation]:
-    """Nobody's lease is taken away before it has expired.
+    """No lease is taken away before it has expired.
 
-    A row has one owner at a time, so two live leases on one job mean that the first was ended by somebody else early.
+    A row has one owner at a time, so two live leases on one job mean that another session ended the first one early.
     """
     for before, event in history.pairs():
         if before is None or before.expires is None:
@@ -43,7 +43,7 @@ def leases_do_not_overlap(history: History) -> Iterator[Violation]:
 
 
 def expired_leases_stay_lost(history: History) -> Iterator[Violation]:
-    """A lease that has expired is not renewed: its place may be somebody else's."""
+    """A lease that has expired is not renewed: another worker may have the job."""
     leases = history.expected.get("leases", {})
     for before, event in history.pairs():
         if before is None or not event.renews or event.kind not in leases:
@@ -83,11 +83,11 @@ def renewals_are_real(history: History) -> Iterator[Violation]:
         if event.renews:
             renewed[event.job, event.attempt].append(event.at)
     for call in history.asked("heartbeat"):
-        if not call.accepted or call.told is None:
+        if not call.accepted or call.answer is None:
             continue
         job, attempt = call.asked["job"], call.asked["attempt"]
         # One host, one clock; a little is for how it is read.
-        first, last = call.asked["at"] - 0.1, call.told["at"] + 0.1
+        first, last = call.asked["at"] - 0.1, call.answer["at"] + 0.1
         if not any(first <= at <= last for at in renewed[job, attempt]):
             yield Violation(
                 "renewals_are_real", job, f"attempt {attempt} got the answer that it was renewed, and was not"
@@ -98,10 +98,10 @@ def leases_are_not_short(history: History) -> Iterator[Violation]:
     """A lease is counted from when the job was taken, not from when the claim began to wait for it."""
     leases = history.expected.get("leases", {})
     after = {
-        (job, attempt): call.told["after"]
+        (job, attempt): call.answer["after"]
         for call in history.asked("claim")
-        if call.told and call.told.get("after") is not None
-        for job, attempt in call.told.get("jobs") or ()
+        if call.answer and call.answer.get("after") is not None
+        for job, attempt in call.answer.get("jobs") or ()
     }
     for before, event in history.pairs():
         if before is None or not event.claims or event.kind not in leases or event.expires is None:
@@ -115,7 +115,7 @@ def leases_are_not_short(history: History) -> Iterator[Violation]:
 
 
 def claims_take_what_they_asked_for(history: History) -> Iterator[Violation]:
-    """A claim takes no more than it asked for, and what it was told is what it took."""
+    """A claim takes no more than it asked for, and its answer names what it took."""
     took: dict[str, set[tuple[str, int]]] = {}
     for event in history.events:
         if event.claims and event.claim:
@@ -126,8 +126,8 @@ def claims_take_what_they_asked_for(history: History) -> Iterator[Violation]:
         if call.asked.get("count") is not None and len(taken) > call.asked["count"]:
             asked = call.asked["count"]
             yield Violation("claims_take_what_they_asked_for", claim, f"took {len(taken)} jobs, {asked} were asked for")
-        if call.told and call.outcome == "ok":
-            for job, attempt in call.told.get("jobs") or ():
+        if call.answer and call.outcome == "ok":
+            for job, attempt in call.answer.get("jobs") or ():
                 if (job, attempt) not in taken:
-                    detail = f"was told of attempt {attempt}, which it did not take"
+                    detail = f"the answer names attempt {attempt}, which it did not take"
                     yield Violation("claims_take_what_they_asked_for", job, detail)

@@ -8,14 +8,14 @@ from faults.checker.violation import Violation
 
 
 def one_fire_a_due_time(history: History) -> Iterator[Violation]:
-    """Whoever fired a due time was told of the same job."""
-    told: dict[tuple[str, str], set[str]] = defaultdict(set)
+    """Every scheduler that fired a due time got the same job."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for call in history.asked("fire"):
-        if call.told and call.outcome == "ok":
-            for due, job in call.told.get("jobs") or ():
+        if call.answer and call.outcome == "ok":
+            for due, job in call.answer.get("jobs") or ():
                 if job is not None:
-                    told[call.asked["schedule"], str(due)].add(job)
-    for (schedule, due), jobs in told.items():
+                    found[call.asked["schedule"], str(due)].add(job)
+    for (schedule, due), jobs in found.items():
         if len(jobs) > 1:
             yield Violation("one_fire_a_due_time", schedule, f"{len(jobs)} jobs for the due time {due}")
 

@@ -36,7 +36,7 @@ def states_move_along_the_table(history: History) -> Iterator[Violation]:
 
 
 def only_claims_change_the_owner(history: History) -> Iterator[Violation]:
-    """Whoever runs a job is not replaced before its attempt has ended."""
+    """The owner of a running job changes only after its attempt has ended."""
     for before, event in history.pairs():
         if before is None or not event.renews:
             continue

@@ -18,17 +18,17 @@ from typing import Any, Final
 import psycopg
 
 from faults.matrix.careless import BUGS
-from leasehold import failpoints
+from leasehold import _failpoints as failpoints
 from leasehold.cli import main
-from leasehold.db.listen import Listener
+from leasehold.db.notify import Listener, Prober
 from leasehold.db.sqlstates import trouble_of
+from leasehold.supervise.signals import Signals
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
-from leasehold.worker.aftermath import Aftermath
 from leasehold.worker.claimer import Claimer
+from leasehold.worker.crash_recovery import CrashRecovery
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
-from leasehold.worker.prober import Prober
 from leasehold.worker.statistics import Statistician
 
 ERRORS: Final[dict[str, type[BaseException]]] = {
@@ -39,11 +39,16 @@ ERRORS: Final[dict[str, type[BaseException]]] = {
 """What may come out of anything."""
 
 LOOPS: Final[dict[str, Any]] = {
-    part.__name__: part for part in (Claimer, Finisher, Sweeper, Scheduler, Listener, Prober, Statistician, Aftermath)
+    part.__name__: part
+    for part in (Claimer, Finisher, Sweeper, Scheduler, Listener, Prober, Statistician, CrashRecovery)
 }
 """Each has a coroutine `run` that never ends by itself."""
 
-THREADS: Final = {"the keeper's thread": "_pause", "the thread that gives up": "_give_up"}
+SIGNALS: Final = "the thread of signals"
+THREADS: Final[dict[str, tuple[Any, str]]] = {
+    "the keeper's thread": (LeaseKeeper, "_pause"), "the thread that gives up": (LeaseKeeper, "_give_up"),
+    SIGNALS: (Signals, "_check"),
+}  # fmt: skip
 """Each with what it calls in every turn."""
 
 BEGINS: Final = 1.0
@@ -67,7 +72,7 @@ def error_of(name: str, point: str = "") -> BaseException:
 def break_loop(place: str, error: str) -> None:
     """Let a loop or a thread end with this error."""
     if place in THREADS:
-        _break_thread(THREADS[place], error)
+        _break_thread(*THREADS[place], error)
         return
     part = LOOPS[place]
     original = part.run
@@ -87,8 +92,8 @@ def break_loop(place: str, error: str) -> None:
     part.run = run
 
 
-def _break_thread(method: str, error: str) -> None:
-    original = getattr(LeaseKeeper, method)
+def _break_thread(part: Any, method: str, error: str) -> None:
+    original = getattr(part, method)
     began = time.monotonic()
 
     @functools.wraps(original)
@@ -99,7 +104,7 @@ def _break_thread(method: str, error: str) -> None:
         # A thread that has nothing to do would wait for ever: it has to come round again.
         return min(0.2, found) if isinstance(found, float) else 0.2 if method == "_pause" else found
 
-    setattr(LeaseKeeper, method, turn)
+    setattr(part, method, turn)
 
 
 def watch(file: Path) -> Callable[[str], None]:
@@ -134,7 +139,7 @@ def _armed(file: Path, point: str) -> tuple[str, str] | None:
 async def _hand_in_often(self: Any) -> None:
     while True:
         await asyncio.sleep(0.3)
-        await self.flush()
+        await self.round()
 
 
 if __name__ == "__main__":

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Final
 
 from leasehold.cli import main
-from leasehold.db import cut
-from leasehold.worker.parts import Parts
+from leasehold.db.connections import io
+from leasehold.worker.loops import Loops
 
 
 def _wait_for_ever() -> None:
-    cut.shut = lambda _connection: None
+    io.shut = lambda _connection: None
 
 
 def _overlook_dead_loops() -> None:
-    setattr(Parts, "_died", lambda *_: None)  # noqa: B010 (it is not one of ours)
+    setattr(Loops, "_died", lambda *_: None)  # noqa: B010 (it is not one of ours)
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

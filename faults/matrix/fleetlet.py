@@ -12,6 +12,7 @@ import psycopg
 from faults.fleet import Member
 from faults.matrix.table import PASSED
 from faults.matrix.world import APP, LONG, World
+from faults.waiting import until
 
 COLUMNS: Final = ("start", "claim", "renew", "report", "schedule", "limits", "lists", "migrate")
 
@@ -52,8 +53,11 @@ class Fleetlet:
         if self._worker.alive:
             self._worker.kill()
         world.run.fleet.members.remove(self._worker)
-        query = "update jobs set lease_expires_at = clock() - interval '1 s' where state = 'running' and queue = %s"
-        world.rows(query, self._queue)
+        world.rows(
+            "update jobs set lease_expires_at = clock() - interval '1 s' where state = 'running'"
+            " and lease_owner in (select id from workers where pid = %s)",
+            self._worker.pid,
+        )
         world.rows("select sweep()")
         world.rows(
             "select cancel(id) from jobs where state in ('created', 'queued', 'retry') and queue = %s", self._queue
@@ -115,9 +119,7 @@ class Fleetlet:
         self._world.made(job, "quick")
         self._jobs = [job, *(self._world.enqueue(kind, queue=self._queue) for kind in ("quick", "chatty", "flaky"))]
         jobs = self._jobs
-        self._world.until(
-            lambda: all(row["attempt"] for row in self._world.jobs(jobs).values()), "claimed", within=SOON
-        )
+        until(lambda: all(row["attempt"] for row in self._world.jobs(jobs).values()), "claimed", within=SOON)
         return PASSED
 
     def _report(self) -> str:
@@ -127,16 +129,14 @@ class Fleetlet:
     def _renew(self) -> str:
         query = "select lease_expires_at from jobs where id = %s::uuid and state = 'running'"
         held = self._held
-        self._world.until(lambda: self._world.value(query, held) is not None, "it holds a job", within=SOON)
+        until(lambda: self._world.value(query, held) is not None, "it holds a job", within=SOON)
         first = self._world.value(query, held)
-        self._world.until(
-            lambda: (self._world.value(query, held) or first) > first, "the lease is renewed", within=SOON
-        )
+        until(lambda: (self._world.value(query, held) or first) > first, "the lease is renewed", within=SOON)
         return PASSED
 
     def _schedule(self) -> str:
         query = "select exists (select from public.firing where by = %s)"
-        self._world.until(lambda: bool(self._world.value(query, self._queue)), "it fires a schedule", within=SOON)
+        until(lambda: bool(self._world.value(query, self._queue)), "it fires a schedule", within=SOON)
         return PASSED
 
     def _limits(self) -> str:

@@ -19,6 +19,7 @@ from faults.matrix.table import PASSED, Result, Table, chosen, diagonal
 from faults.matrix.world import APP, BOUND, World
 from faults.proxy import Proxy
 from faults.run import Run
+from faults.waiting import until
 
 Cell = tuple[str, str]
 
@@ -216,17 +217,17 @@ def hold(world: World, seat: Seat) -> list[str]:
     first = world.enqueue("hold", {"until": name}, queue=seat.queue, id=name)
     rest = [world.enqueue("hold", {"until": name}, queue=seat.queue) for _ in range(2)]
     jobs = [first, *rest]
-    world.until(lambda: all(job["state"] == "running" for job in world.jobs(jobs).values()), "the seat holds jobs")
+    until(lambda: all(job["state"] == "running" for job in world.jobs(jobs).values()), "the seat holds jobs")
     warm = [world.enqueue(queue=seat.queue)]  # its end is reported, by a connection which is made when it is needed
-    world.until(lambda: not world.ended(warm), "the seat reports")
+    until(lambda: not world.ended(warm), "the seat reports")
     return jobs
 
 
 def of_api(world: World, seat: Seat, row: str, column: str) -> str:
     """Every request is answered in time, with a job or with 503, and afterwards with a job."""
     # Hints have a connection of their own, which is made when there is one to give.
-    world.until(lambda: post(world, seat) == "", "the server takes jobs before the fault")
-    world.until(lambda: seat.proxy.reaches(ROWS[row]), "there is such a connection")
+    until(lambda: post(world, seat) == "", "the server takes jobs before the fault")
+    until(lambda: seat.proxy.reaches(ROWS[row]), "there is such a connection")
     printed = seat.member.printed
     with ThreadPoolExecutor(8) as pool:
         suffering = pool.submit(suffer, world, seat, row, column)

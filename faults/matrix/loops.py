@@ -17,9 +17,9 @@ from faults.matrix.mortal import DEATHS_AT_ONCE, ENDS, STARTS, die, end, start
 from faults.matrix.seats import Cell, Found, Seat, hurt, hurt_api, place, sit
 from faults.matrix.table import Table, chosen, diagonal, groups, halving
 from faults.matrix.world import World
+from faults.places import SUBMISSION, WORK
 from faults.run import Run
 from leasehold.errors import DatabaseUnavailable
-from leasehold.failpoints import SUBMISSION, WORK
 
 Act = Callable[[Seat, Sequence[Cell]], Found]
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-from faults.matrix.breaking import ERRORS, THREADS
+from faults.matrix.breaking import ERRORS, SIGNALS, THREADS
 from faults.matrix.seats import PROGRAM, Cell, Found, Seat, finish, place, spoken
 from faults.matrix.table import PASSED
 from faults.matrix.world import APP, LONG, World
+from faults.waiting import happens, until
 from leasehold.errors import WorkerFailed
 
 STARTS: Final = ("start_worker", "declare_tasks", "schedule_sync")
@@ -54,16 +55,14 @@ def start(seat: Seat, pack: Sequence[Cell]) -> Found:
 
 
 def end(seat: Seat, pack: Sequence[Cell]) -> Found:
-    """Errors come while a worker gives its jobs back and takes its leave: it ends, and the next one runs them."""
+    """Errors come while a worker releases its jobs and stops: it ends, and the next one runs them."""
     world = seat.world
     if not seat.member.alive:
         seat.member.start()
-    until = uuid4().hex
-    seat.left = [world.enqueue("hold", {"until": until}, queue=seat.name) for _ in range(2)]
+    name = uuid4().hex
+    seat.left = [world.enqueue("hold", {"until": name}, queue=seat.name) for _ in range(2)]
     held = seat.left
-    world.until(
-        lambda: all(job["state"] == "running" for job in world.jobs(held).values()), "it holds jobs", within=LONG
-    )
+    until(lambda: all(job["state"] == "running" for job in world.jobs(held).values()), "it holds jobs", within=LONG)
     mark = len(seat.member.said())
     fired = seat.strike(pack)
     try:
@@ -73,7 +72,7 @@ def end(seat: Seat, pack: Sequence[Cell]) -> Found:
         return dict.fromkeys(pack, "it does not end")
     found = {cell: PASSED if fired[cell]() else "the place was not reached: nothing was tried" for cell in pack}
     seat.heal()
-    world.let_go(until)
+    world.let_go(name)
     seat.member.start()
     _, why = finish(seat, held)
     why = why or world.charged(held)
@@ -88,9 +87,7 @@ def end(seat: Seat, pack: Sequence[Cell]) -> Found:
 def die(world: World, cells: Sequence[Cell]) -> Found:
     """Loops end, each in a process of its own: so do the processes, and another worker runs what they had."""
     corpses = {cell: _Corpse(world, cell) for cell in cells}
-    deadline = time.monotonic() + DIES_WITHIN
-    while any(corpse.member.alive for corpse in corpses.values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    happens(lambda: not any(corpse.member.alive for corpse in corpses.values()), within=DIES_WITHIN)
     for corpse in corpses.values():
         corpse.bury()
     heirs = ",".join(corpse.name for corpse in corpses.values())
@@ -128,8 +125,11 @@ class _Corpse:
             return "the process lives on, with a dead loop"
         if member.returncode != WorkerFailed.exit_code:
             return f"ended with {member.returncode}, not {WorkerFailed.exit_code}: {member.said()[-200:]}"
-        part = "LeaseKeeper" if place(self._cell) in THREADS else place(self._cell)
-        if f"its {part} has died, so the worker ends" not in member.said():
+        part = place(self._cell)
+        words = f"its {'LeaseKeeper' if part in THREADS else part} has died, so the worker ends"
+        if part == SIGNALS:
+            words = "the thread that handles signals has died, so this process ends"
+        if words not in member.said():
             return f"without a word: {member.said()[-200:]}"
         return PASSED
 

@@ -135,7 +135,7 @@ def judged(
         reasons[cell] = f"has not ended: {state['state']}, attempt {state['attempt']}, failures {state['retry_count']}"
     unlogged = silent(world, states.values(), printed)
     reasons |= {cell: "the log does not say what happened to it" for cell, job in jobs.items() if job in unlogged}
-    harm = world.ended(innocents, within=10) or world.charged(innocents) or world.dead_workers()
+    harm = world.ended(innocents, within=60) or world.charged(innocents) or world.dead_workers()
     if harm:
         reasons = {cell: why or f"harm to others: {harm}" for cell, why in reasons.items()}
         heal(world, left.values())

@@ -19,7 +19,7 @@ from faults.matrix.commands import command, program
 from faults.matrix.corpus import TEXTS, Raw
 from faults.matrix.world import World
 from leasehold import App
-from leasehold.db.pool import Database
+from leasehold.db.database import Database
 from leasehold.errors import LeaseholdError
 
 FIELDS: Final = (
@@ -284,8 +284,8 @@ class Producers:
         assert code in (0, 1, 2), f"ended with {code}: {text[-200:]}"
         if code:
             raise _RefusedError
-        # Beside the id it may be said that the key has a job already.
-        found = re.search(_ID, text)
+        # Beside the id it may be said that the key, which may look like an id, has a job already.
+        found = [one[0] for one in re.finditer(_ID, text) if one[0] != said]
         assert found, f"no id: {text[-200:]}"
         return found[0]
 

@@ -20,6 +20,7 @@ from faults.matrix.breaking import ERRORS
 from faults.matrix.table import PASSED
 from faults.matrix.world import APP, BOUND, LONG, Job, World
 from faults.proxy import RAISE, Proxy
+from faults.waiting import happens, until
 from leasehold.errors import WorkerFailed
 
 Cell = tuple[str, str]
@@ -73,11 +74,11 @@ class Seat:
     until: str = ""
     """What lets them go."""
     left: list[str] = field(default_factory=list)
-    """Jobs that it gave back, or should have: the next in its place has to run them."""
+    """Jobs that it released, or should have: the next in its place has to run them."""
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def strike(self, pack: Sequence[Cell]) -> dict[Cell, Fired]:
-        """Have the process raise at failpoints, and the server in place of calls; gives how to learn whether they have."""
+        """Have the process raise at failpoints, and the server in place of calls; returns how to find out whether they have."""
         fuses = Fuses({place(cell): cell[1] for cell in pack if cell[0].startswith("call ")})
         self.proxy.knife = fuses
         fired: dict[Cell, Fired] = {}
@@ -145,7 +146,7 @@ def hurt(seat: Seat, pack: Sequence[Cell]) -> Found:
     deadline = time.monotonic() + LONG
     while not _all(fired) and seat.member.alive and time.monotonic() < deadline:
         jobs += [world.enqueue(kind, queue=seat.name) for kind in KINDS]
-        _wait(lambda: _all(fired) or not seat.member.alive, 0.5)
+        happens(lambda: _all(fired) or not seat.member.alive, within=0.5)
     found = {
         cell: PASSED if reached() else "the place was not reached: nothing was tried" for cell, reached in fired.items()
     }
@@ -171,13 +172,13 @@ def heard(seat: Seat, mark: int, pack: Sequence[Cell]) -> None:
         said = seat.said_since(mark)
         return DIED not in said and not any(spoken(said, cell) for cell in pack)
 
-    _wait(lambda: not seat.member.alive or all_said(), BOUND)
+    happens(lambda: not seat.member.alive or all_said(), within=BOUND)
 
 
 def settled(seat: Seat, mark: int) -> None:
     """Wait until the log says that the database is back: an outage that begins before that has no line of its own."""
     lines = ("waits for the database", "the database is back")
-    seat.world.until(
+    until(
         lambda: seat.said_since(mark).count(lines[0]) <= seat.said_since(mark).count(lines[1]),
         "the log says that the database is back", within=LONG,
     )  # fmt: skip
@@ -213,7 +214,7 @@ def hold(seat: Seat) -> None:
         seat.until = uuid4().hex
         seat.held = [world.enqueue("hold", {"until": seat.until}, queue=seat.name) for _ in range(2)]
     held = seat.held
-    world.until(lambda: all(map(seat.has, world.jobs(held).values())), "the seat holds jobs", within=LONG)
+    until(lambda: all(map(seat.has, world.jobs(held).values())), "the seat holds jobs", within=LONG)
 
 
 def kept(seat: Seat) -> str:
@@ -246,7 +247,6 @@ def hurt_api(seat: Seat, pack: Sequence[Cell]) -> Found:
     """The errors come while clients submit and look: each is answered, and afterwards all is well."""
     if not seat.member.alive:
         seat.member.start().ready()
-    world = seat.world
     mark = len(seat.member.said())
     fired = seat.strike(pack)
     answers = []
@@ -259,11 +259,11 @@ def hurt_api(seat: Seat, pack: Sequence[Cell]) -> Found:
     seat.heal()
     may_end = all(cell[1] in ENDING for cell in pack)
     well = "the API works again"
-    world.until(lambda: ask(seat) == "" or (may_end and not seat.member.alive), well, within=LONG)
+    until(lambda: ask(seat) == "" or (may_end and not seat.member.alive), well, within=LONG)
     if ended := may_end and not seat.member.alive:
         code = seat.member.returncode
         seat.member.start().ready()
-        world.until(lambda: ask(seat) == "", well, within=LONG)
+        until(lambda: ask(seat) == "", well, within=LONG)
     why = "" if seat.member.alive else f"the server ended with {seat.member.returncode}"
     if ended:
         why = why or ("" if code else "the server ended as if all were well")
@@ -291,12 +291,3 @@ def ask(seat: Seat) -> str:
 
 def _all(fired: dict[Cell, Fired]) -> bool:
     return all(reached() for reached in fired.values())
-
-
-def _wait(holds: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

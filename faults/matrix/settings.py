@@ -15,8 +15,9 @@ from psycopg import sql
 
 from faults.matrix.fleetlet import COLUMNS, Fleetlet
 from faults.matrix.table import NotApplicable, Result, Table, chosen, together
-from faults.matrix.world import World
+from faults.matrix.world import APP, LONG, World
 from faults.run import Run
+from faults.waiting import until
 
 ROWS: Final = (
     # how long things may take
@@ -88,6 +89,10 @@ def settings(run: Run) -> None:
     table.add(
         {(row, column): NotApplicable("this PostgreSQL has no such setting") for row in missing for column in COLUMNS}
     )
+    # One that sweeps what the killed ones have left: PostgreSQL may carry out a claim whose worker is dead already.
+    last = run.fleet.worker("last", world.server.dsn, "--queues", "default", app=APP, **world.env).start()
+    started = "select exists (select from workers where pid = %s)"
+    until(lambda: bool(world.value(started, last.pid)), "the last worker starts", within=LONG)
     world.rows("select schedule_disable(key) from schedules")
     world.rows("select cancel(id) from jobs where state in ('created', 'queued', 'retry')")
     world.settle()

@@ -23,7 +23,7 @@ ROWS: Final[Mapping[str, str]] = {
     "accept": "accept(%(created)s::uuid)",
     "accept_many": "accept_many(array[%(created)s::uuid])",
     "accept_each": "accept_each(array[%(created)s::uuid])",
-    "hint": "hint(array['default'])",
+    "notify": "notify(array['default'])",
     "status": "status(%(fleet)s::uuid)",
     "statuses": "statuses(array[%(fleet)s::uuid])",
     "lease_seconds": "lease_seconds('quick')",

@@ -17,9 +17,10 @@ import psycopg
 
 from faults.matrix.sleepers import KEEPS, KEEPS_WORKER, LIMITS, NEW, NOT, ROWS
 from faults.matrix.table import PASSED, NotApplicable, Result, Table, chosen, groups, together
-from faults.matrix.world import World
+from faults.matrix.world import BOUND, World
 from faults.run import Run
-from leasehold.db.migrate import Limits, migrate
+from faults.waiting import happens, until
+from leasehold.db.migrations.migrate import Limits, migrate
 from leasehold.errors import LeaseholdError
 
 COLUMNS: Final = ("post", "enqueue", "claim", "renew", "report", "sweep", "schedule", "limits", "migrate")
@@ -68,7 +69,7 @@ def awake(run: Run) -> World:
 
 def probe(world: World, rows: Sequence[str], columns: Sequence[str] = COLUMNS) -> dict[tuple[str, str], Result]:
     """Let these calls sleep, all at once, and see whether everything goes on."""
-    world.keep_held(6)
+    world.keep_held(6, everywhere=True)
     with ExitStack() as stack:
         made_for = {row: make(world, row) for row in rows}  # before the first sleeps, which may be in the way
         sleepers = list(asleep(world, made_for, stack))
@@ -158,7 +159,7 @@ def make(world: World, row: str) -> dict[str, Any]:
             world.rows("select fail(%s, %s::uuid, 1, fatal => true)", name, things["dead"])
     if "%(fleet)s" in wanted:
         things["fleet"] = job = world.enqueue("hold", {"until": name})
-        world.until(lambda: world.jobs([job])[job]["state"] == "running", "the fleet runs the victim")
+        until(lambda: world.jobs([job])[job]["state"] == "running", "the fleet runs the victim")
         things["worker"] = world.jobs([job])[job]["lease_owner"]
         things["fleet_claim"] = world.value("select claim_id::text from jobs where id = %s::uuid", job)
     return things
@@ -214,11 +215,9 @@ def enqueue(world: World, _: Sequence[Sleeper]) -> str:
 def claim(world: World, _: Sequence[Sleeper]) -> str:
     """What is queued is started."""
     jobs = [world.innocent(), world.innocent(queue=str(uuid4()))]
-    try:
-        world.until(lambda: all(job["attempt"] for job in world.jobs(jobs).values()), "claimed")
-    except TimeoutError:
-        return f"not claimed: {world.ended(jobs, within=0)}"
-    return PASSED
+    if happens(lambda: all(job["attempt"] for job in world.jobs(jobs).values()), within=BOUND):
+        return PASSED
+    return f"not claimed: {world.ended(jobs, within=0)}"
 
 
 def renew(world: World, _: Sequence[Sleeper]) -> str:
@@ -253,7 +252,7 @@ def schedule(world: World, _: Sequence[Sleeper]) -> str:
     """The schedule fires."""
     query = "select fired from schedules where key = 'tick'"
     first = world.value(query)
-    world.until(lambda: world.value(query) > first, "the schedule fires")
+    until(lambda: world.value(query) > first, "the schedule fires", within=BOUND)
     return PASSED
 
 

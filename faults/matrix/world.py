@@ -5,7 +5,7 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from uuid import uuid4
@@ -16,6 +16,7 @@ from psycopg.sql import Composable
 
 from faults.fleet import Member
 from faults.run import Run
+from faults.waiting import until
 from leasehold.tokens import SCOPES, make_token
 
 APP: Final = "faults.matrix.tasks:app"
@@ -91,7 +92,7 @@ class World:
     # -- asking
 
     def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
-        """What a query gives; from any thread."""
+        """The rows of a query; from any thread."""
         with self._guard:
             cursor = self.sql.execute(query, args or None)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
@@ -164,13 +165,23 @@ class World:
         with urllib.request.urlopen(request, timeout=within) as answer:  # noqa: S310 (our own server)
             return bytes(answer.read())
 
-    def keep_held(self, count: int) -> None:
-        """See to it that so many innocents run until `let_go`: their leases have to be renewed all the while."""
+    def keep_held(self, count: int, *, everywhere: bool = False) -> None:
+        """See to it that so many innocents run until `let_go`: their leases have to be renewed all the while.
+
+        `everywhere` adds jobs until each worker runs one: that a worker renews no lease is seen only at its own.
+        """
         running = self.jobs(self.held)
         self.held = [job for job in self.held if running[job]["state"] == "running"]
-        self.held += [self.innocent("hold", {"until": "held"}) for _ in range(count - len(self.held))]
-        wanted = self.held
-        self.until(lambda: all(job["state"] == "running" for job in self.jobs(wanted).values()), "held", within=60)
+        owners = self._hold(count - len(self.held))
+        while everywhere and len(owners) < len(self.workers):
+            owners = self._hold(1)
+
+    def _hold(self, more: int) -> set[str]:
+        """Add so many innocents that run until `let_go`, and return the workers that run all of them."""
+        self.held += [self.innocent("hold", {"until": "held"}) for _ in range(more)]
+        held = self.held
+        until(lambda: all(job["state"] == "running" for job in self.jobs(held).values()), "these jobs are held")
+        return {job["lease_owner"] for job in self.jobs(held).values()}
 
     def forgive(self) -> None:
         """Those that were charged have been reported once: that is enough."""
@@ -197,15 +208,6 @@ class World:
         self.run.check(not left, f"left: {left[:5]}")
 
     # -- waiting
-
-    def until(self, holds: Callable[[], bool], what: str, *, within: float = BOUND) -> bool:
-        """Wait for something; raises TimeoutError."""
-        deadline = time.monotonic() + within
-        while not holds():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {within:g} s: {what}")
-            time.sleep(0.03)
-        return True
 
     def ended(self, jobs: Sequence[str], *, within: float = BOUND) -> str:
         """Wait until these have succeeded; else which have not, and how they are."""

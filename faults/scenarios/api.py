@@ -2,9 +2,9 @@
 
 import time
 
+from faults.places import SUBMISSION
 from faults.run import Run
-from faults.servers import wait_for
-from leasehold.failpoints import SUBMISSION
+from faults.waiting import until
 
 
 def api(run: Run) -> None:
@@ -31,10 +31,10 @@ def api(run: Run) -> None:
         unlucky.kill()
         run.log.note("kill", who=unlucky.name)
         for point, member in doomed.items():
-            wait_for(lambda member=member: not member.alive, f"a server dies at {point}", within=120)
+            until(lambda member=member: not member.alive, f"a server dies at {point}", within=120)
             run.log.note("kill", who=member.name)
     run.finish_clients(clients)
-    # What was recorded but never accepted is the client's to repeat, and every client has repeated until it was told.
+    # What was recorded but never accepted is the client's to repeat, and each client did until it was answered.
     run.settle(within=120)
     run.facts["kills"] = len(steps) * (len(doomed) + 1)
     run.check(sane.alive, "the server that was not to die did")

@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 
 from faults.run import Run, Skip
-from faults.servers import Pooler, pgbouncer, wait_for
+from faults.servers import Pooler, pgbouncer
+from faults.waiting import until
 from leasehold.errors import EmbeddedError
 
 NAP = ("--kind", "nap", "--payload", '{"seconds": 0.05}')
@@ -47,7 +48,7 @@ def postgres(run: Run) -> None:
         up = time.monotonic()
         run.log.note("restart", who="postgres")
         before = run.ask(CLAIMS)
-        wait_for(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=60)
+        until(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=60)
         back.append(time.monotonic() - up)
     run.finish_clients(clients)
     run.settle(within=120)
@@ -85,7 +86,7 @@ def enospc(run: Run) -> None:
         # It may have given up itself, which it says by ending.
         with suppress(EmbeddedError):
             server.start()
-        wait_for(lambda: _start_again(run), "the server is back", within=60)
+        until(lambda: _start_again(run), "the server is back", within=60)
         before = run.done()
         run.until_done(before + 5)
     run.finish_clients(clients)

@@ -4,7 +4,7 @@ import time
 
 from faults.proxy import Cutter, Proxy
 from faults.run import Run
-from faults.servers import wait_for
+from faults.waiting import until
 
 CALLS = ("enqueue", "claim", "renew", "complete")
 
@@ -21,7 +21,7 @@ def cuts(run: Run) -> None:
     workers = run.workers(run.size(3, 8), proxy.dsn, slots=4)
     busy = ("--kind", "busy", "--payload", '{"beats": 4, "pause": 0.03}', "--rate", str(run.size(12, 40)))
     clients = run.clients(run.size(2, 4), proxy.dsn, *busy)
-    wait_for(lambda: cutter.left == 0, "every cut was made", within=run.size(60, 1800), pause=0.1)
+    until(lambda: cutter.left == 0, "every cut was made", within=run.size(60, 1800), pause=0.1)
     proxy.knife = None
     run.log.note("heal")
     if run.full:
@@ -43,7 +43,7 @@ def _slow_and_cut(run: Run, proxy: Proxy) -> None:
 
 
 def _check_leaks(run: Run) -> None:
-    """No claim outlives its lease: what nobody renews is claimed again, or swept, soon after."""
+    """No claim outlives its lease: what is not renewed is claimed again, or swept, soon after."""
     leaked = run.ask(
         "select count(*) from (select to_state, lease_expires_at,"
         " lead(at) over (partition by job_id order by seq) as next from leasehold.events) e"

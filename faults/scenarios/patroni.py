@@ -17,8 +17,9 @@ import psutil
 import psycopg
 
 from faults.run import Run, Skip
-from faults.servers import DATABASE, free_port, wait_for
-from leasehold.db.migrate import migrate
+from faults.servers import DATABASE, free_port
+from faults.waiting import until
+from leasehold.db.migrations.migrate import migrate
 
 NAP = ("--kind", "nap", "--payload", '{"seconds": 0.05}', "--rate", "40")
 CLAIMS = "select coalesce(max(seq), 0) from leasehold.events where to_state = 'running' and from_state = 'queued'"
@@ -49,11 +50,11 @@ def patroni(run: Run) -> None:
         run.log.note(step["what"], who=leader.name)
         began, before = time.monotonic(), run.ask(CLAIMS)
         crew.switch_over(leader) if step["what"] == "switchover" else leader.kill()
-        wait_for(lambda leader=leader: crew.leader() is not leader, "another leads", within=120, pause=0.1)
-        wait_for(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=120)
+        until(lambda leader=leader: crew.leader() is not leader, "another leads", within=120, pause=0.1)
+        until(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=120)
         gaps[step["what"]].append(time.monotonic() - began)
         leader.start()
-        wait_for(crew.whole, "the standby is synchronous again", within=120, pause=0.2)
+        until(crew.whole, "the standby is synchronous again", within=120, pause=0.2)
     run.finish_clients(clients)
     run.settle(within=180)
     run.facts |= {f"slowest {what} in s": round(max(times), 1) for what, times in gaps.items() if times}
@@ -160,7 +161,7 @@ class Trio:
             self._etcd = subprocess.Popen(command, stdout=output, stderr=output)
         for node in self.nodes:
             node.start()
-        wait_for(self.whole, "Patroni has a primary and a synchronous standby", within=120, pause=0.2)
+        until(self.whole, "Patroni has a primary and a synchronous standby", within=120, pause=0.2)
         with psycopg.connect(f"{self._place} dbname=postgres", autocommit=True) as connection:
             connection.execute(f"create database {DATABASE}")
         migrate(self.dsn)
@@ -168,12 +169,12 @@ class Trio:
             connection.execute("select leasehold.history(true)")
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection to whoever takes writes."""
+        """A connection to the server that takes writes."""
         return psycopg.connect(self.dsn, autocommit=True, connect_timeout=5)
 
     def leader(self) -> Node:
         """The primary, as Patroni sees it."""
-        found: Node = wait_for(
+        found: Node = until(
             lambda: next((node for node in self.nodes if node.ask("/primary") == 200), None), "one leads", within=120
         )
         return found

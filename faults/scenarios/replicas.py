@@ -6,7 +6,8 @@ from typing import Any
 
 from faults.fleet import Member
 from faults.run import Run, judge
-from faults.servers import Pair, wait_for
+from faults.servers import Pair
+from faults.waiting import until
 from leasehold import App
 
 NAP = ("--kind", "nap", "--payload", '{"seconds": 0.05}', "--rate", "40")
@@ -28,7 +29,7 @@ def failover(run: Run) -> None:
         promoted = time.monotonic()
         before = run.ask(CLAIMS)
         pair.follow()
-        wait_for(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=60)
+        until(lambda before=before: run.ask(CLAIMS) > before, "workers are back", within=60)
         gaps.append(time.monotonic() - promoted)
     run.finish_clients(clients)
     run.settle(within=120)
@@ -59,7 +60,7 @@ def _until_recorded(run: Run, more: int) -> None:
     """Wait until the primary has so many jobs more than now."""
     jobs = "select count(*) from leasehold.jobs"
     wanted = int(run.ask(jobs)) + more
-    wait_for(lambda: int(run.ask(jobs)) >= wanted, f"{wanted} jobs are recorded", within=60, pause=0.02)
+    until(lambda: int(run.ask(jobs)) >= wanted, f"{wanted} jobs are recorded", within=60, pause=0.02)
 
 
 def _finds_losses(run: Run) -> tuple[int, str]:
@@ -76,7 +77,7 @@ def unreplicated(run: Run) -> None:
     pair = Pair(run.folder, synchronous=True, settings=run.settings)
     run.stack.callback(pair.close)
     pair.start()
-    run.where = lambda: pair.primary.connect()  # noqa: PLW0108 (whoever is the primary then)
+    run.where = lambda: pair.primary.connect()  # noqa: PLW0108 (the server that is the primary then)
     run.plan([{"what": "cancel"}])
     run.expect()
     pair.primary.prepare(synchronous=False)
@@ -119,7 +120,7 @@ async def _quick() -> None:
 
 
 def _cancel_all(pair: Pair) -> int:
-    """Cancel every wait for the standby there is; gives how many."""
+    """Cancel every wait for the standby there is; returns how many."""
     with pair.primary.connect() as connection:
         waiting = connection.execute(WAITING).fetchall()
         for (pid,) in waiting:
@@ -134,7 +135,7 @@ def _begin(run: Run, *, synchronous: bool) -> tuple[Pair, list[Member], list[Mem
     pair = Pair(run.folder, synchronous=synchronous, settings=settings)
     run.stack.callback(pair.close)
     pair.start()
-    run.where = lambda: pair.primary.connect()  # noqa: PLW0108 (whoever is the primary then)
+    run.where = lambda: pair.primary.connect()  # noqa: PLW0108 (the server that is the primary then)
     pair.follow()
     pair.primary.prepare()
     run.expect(leases={"nap": run.lease}, **({} if synchronous else {"lost_commits": True}))

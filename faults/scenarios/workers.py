@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from faults.fleet import Member
+from faults.places import WORK
 from faults.run import UNFINISHED, Run, Skip
-from faults.servers import wait_for
 from faults.tasks import SCHEDULES
-from leasehold.failpoints import WORK
+from faults.waiting import until
 
 FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1"
 
@@ -54,18 +54,18 @@ def pauses(run: Run) -> None:
     urls = [option for member in api for option in ("--url", member.ready().url)]
     nap = ("--kind", "nap", "--payload", '{"seconds": 0.2}', "--rate", "40")
     clients = run.clients(1, server.dsn, *nap) + run.clients(1, server.dsn, *urls, *nap, name="web")
-    everybody = [*crew, *api]
+    members = [*crew, *api]
     steps = run.plan([
         {
             "what": "stop",
-            "who": sorted({run.chance.randrange(len(crew)), run.chance.randrange(len(everybody))}),
+            "who": sorted({run.chance.randrange(len(crew)), run.chance.randrange(len(members))}),
             "seconds": run.lease * run.chance.uniform(1.1, 1.6),
         }
         for _ in range(run.size(2, 30))
     ])  # fmt: skip
     run.until_done(5)
     for step in steps:
-        stopped = [everybody[n] for n in step["who"]]
+        stopped = [members[n] for n in step["who"]]
         for member in stopped:
             if member in crew:
                 _until_worked(run, member)
@@ -79,7 +79,7 @@ def pauses(run: Run) -> None:
     _disable_schedules(run)
     run.settle(within=120)
     run.facts["stops"] = sum(len(step["who"]) for step in steps)
-    run.check(all(member.alive for member in everybody), "somebody who was stopped is gone")
+    run.check(all(member.alive for member in members), "a process that was stopped has ended")
 
 
 def failpoints(run: Run) -> None:
@@ -200,7 +200,7 @@ def schedules(run: Run) -> None:
     server = run.serve()
     run.expect(leases=dict.fromkeys(SCHEDULES, run.lease), schedules={kind: kind for kind in SCHEDULES})
     crew = run.workers(run.size(2, 3), server.dsn, FAULTS_EVERY="1")
-    # The checker refuses a history in which nobody was promised anything.
+    # The checker refuses a history in which nothing was acknowledged.
     clients = run.clients(1, server.dsn, "--rate", "5")
     points = ["", "after-schedule-claim", "after-schedule-fire"]
     steps = run.plan([
@@ -219,7 +219,7 @@ def schedules(run: Run) -> None:
     crew += [run.fleet.worker("sane", server.dsn, FAULTS_EVERY="1").start()]
     run.finish_clients(clients)
     caught_up = "select count(*) = 3 from leasehold.schedules where next_run_at > clock_timestamp()"
-    wait_for(lambda: run.ask(caught_up), "every due time was fired", within=120)
+    until(lambda: run.ask(caught_up), "every due time was fired", within=120)
     _disable_schedules(run)
     run.settle(within=120)
     _check_fires(run)
@@ -245,4 +245,4 @@ def _disable_schedules(run: Run) -> None:
 
 def _until_worked(run: Run, member: Member) -> None:
     """A process that is about to be hit must have something to lose."""
-    wait_for(lambda: member.worked(run.history), f"{member.name} works", within=120)
+    until(lambda: member.worked(run.history), f"{member.name} works", within=120)
