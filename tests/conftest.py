@@ -111,8 +111,8 @@ def admin(server: Server) -> Iterator[Admin]:
 
 @pytest.fixture(scope="session")
 def migrated(admin: Admin) -> Iterator[str]:
-    """The name of a migrated database, for cloning only: nobody may be connected to a template."""
-    from leasehold.db.migrate import migrate  # noqa: PLC0415 (only the tests with a schema need it)
+    """The name of a migrated database, for cloning only: no session may be connected to a template."""
+    from leasehold.db.migrations.migrate import migrate  # noqa: PLC0415 (only the tests with a schema need it)
 
     with admin.database() as name:
         migrate(admin.server.dsn(name))

@@ -2,7 +2,7 @@
 
 The embedded 18 is what `make test` uses. 16 comes with the fallback wheel, 15 and 17 from the system where they
 are installed; one that is missing is named, and does not count as passed. `--quick` leaves out what hardly depends on
-the server's version, and on all but the oldest runs only what tells the versions apart.
+the server's version, and on all but the oldest runs only what differs between versions.
 """
 
 import os

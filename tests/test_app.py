@@ -113,7 +113,7 @@ def test_a_delay_is_so_many_seconds_in_any_time_zone(common: str, queue: str, lo
     assert row["run_at"] - row["created_at"] == timedelta(days=182)
 
 
-def test_a_used_key_gives_the_job_that_has_it(task: Task[Any, Any], look: Look, queue: str) -> None:
+def test_a_used_key_returns_the_job_that_has_it(task: Task[Any, Any], look: Look, queue: str) -> None:
     once = task.using(idempotency_key=queue)
     first = once.enqueue(1)
     assert once.enqueue(2) == first
@@ -245,8 +245,19 @@ FORKING = """
             pids |= {app.database.run(PID), loop.run_until_complete(app.database.arun(PID))}
         return sorted(pids)
 
+    def locks(thing, seen):
+        for value in getattr(thing, "__dict__", {}).values():
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, type(threading.Lock())):
+                yield value
+            elif type(value).__module__.startswith("leasehold."):
+                yield from locks(value, seen)
+
     before = work("before", loop)
-    guards = [app._guard, app.database._guard, app.database.ids._lock, app.database._idle._guard]
+    guards = list(locks(app, set()))
+    assert len(guards) >= 4, guards
     for guard in guards:
         guard.acquire()  # as another thread may have them in the moment of the fork
     reading, writing = os.pipe()
@@ -269,7 +280,7 @@ FORKING = """
 
 
 def test_a_forked_child_has_connections_of_its_own(common: str, queue: str, look: Look) -> None:
-    # Since 3.12 Python warns every program that forks while a thread runs, as the one for hints does.
+    # Since 3.12 Python warns every program that forks while a thread runs, as the one for notifications does.
     filters = ["-W", "error::ResourceWarning", "-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, *filters, "-c", textwrap.dedent(FORKING), common, queue]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -287,7 +298,7 @@ def test_a_forked_child_has_connections_of_its_own(common: str, queue: str, look
 # -- the database
 
 
-def test_without_the_schema_the_cure_is_told(empty_dsn: str) -> None:
+def test_without_the_schema_the_error_names_the_cure(empty_dsn: str) -> None:
     with App(empty_dsn) as app:
         task = app.task(kind="K")(nothing)
         with pytest.raises(SchemaMismatch, match="run `leasehold migrate`"):

@@ -5,23 +5,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from bench import __main__ as command
+from bench import picture, publish
+from bench.contestants import PEERS
+from bench.lines import Line, at_least, at_most, not_run, printed, ratios
+from bench.server import SETTINGS
+from bench.suite import REGISTRY
+from faults.waiting import until
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-pytest.importorskip("bench", reason="the suite is not part of the source distribution")
-
-from bench import __main__ as command  # noqa: E402
-from bench import picture, publish  # noqa: E402
-from bench.contestants import PEERS  # noqa: E402
-from bench.lines import Line, at_least, at_most, not_run, printed, ratios  # noqa: E402
-from bench.server import SETTINGS  # noqa: E402
-from bench.suite import REGISTRY  # noqa: E402
-
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor time is read from /proc")
 
 
@@ -96,7 +93,9 @@ def test_one_command_measures_a_drain_and_says_with_which_settings(tmp_path):
 
 def test_publishing_replaces_what_is_between_the_marks_and_nothing_else(tmp_path, monkeypatch):
     page = tmp_path / "performance.md"
-    page.write_text(f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n")
+    page.write_text(
+        f"before\n{publish.LEADING_BEGIN}\nold\n{publish.LEADING_END}\nbetween\n{publish.BEGIN}\nold\n{publish.END}\nafter\n"
+    )
     monkeypatch.setattr(publish, "PAGE", page)
     monkeypatch.setattr(publish, "PICTURE", tmp_path / "performance.svg")
     line = at_least(0.6, [0.7, 0.8], "%", what="drain", against="the limit")
@@ -117,10 +116,12 @@ def test_publishing_replaces_what_is_between_the_marks_and_nothing_else(tmp_path
     assert "prefers-color-scheme: dark" in drawn
 
 
-def test_the_page_has_the_marks():
+def test_the_page_has_the_marks_and_begins_with_figures_that_exist():
     text = publish.PAGE.read_text()
-    assert publish.BEGIN in text
-    assert publish.END in text
+    marks = [publish.LEADING_BEGIN, publish.LEADING_END, publish.BEGIN, publish.END]
+    assert sorted(marks, key=text.index) == marks
+    _, _, figures = text.partition(publish.BEGIN)
+    assert [key for key in publish.LEADING if f"| {key[0]} | {key[1]} |" not in figures] == []
 
 
 def test_a_picture_without_figures_says_so():
@@ -176,11 +177,8 @@ def test_leasehold_bench_drops_its_schema_when_it_is_interrupted_and_when_its_fo
 def _until_nobody_is_connected(dsn):
     query = """select count(*) from pg_stat_activity
         where datname = current_database() and application_name like 'leasehold%'"""
-    deadline = time.monotonic() + 60
     with psycopg.connect(dsn, autocommit=True) as connection:
-        while connection.execute(query).fetchone() != (0,):
-            assert time.monotonic() < deadline, "the server keeps the connections of a process that is gone"
-            time.sleep(0.05)
+        until(lambda: connection.execute(query).fetchone() == (0,), "the connections of a dead process are closed")
 
 
 def test_leasehold_bench_says_where_there_is_no_server():

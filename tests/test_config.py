@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from leasehold import App, ConfigError
+from leasehold._locate import located
 from leasehold.config import DEFAULT_SCHEMA, Settings, checked_schema
-from leasehold.locate import located
 
 VARIABLES = ("LEASEHOLD_DSN", "LEASEHOLD_SCHEMA", "LEASEHOLD_HOME", "LEASEHOLD_ENV", "LEASEHOLD_PREPARE")
 

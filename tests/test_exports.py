@@ -1,9 +1,12 @@
 """What `import leasehold` offers, and the tree of its exceptions."""
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import leasehold
@@ -37,6 +40,14 @@ def test_importing_it_imports_nothing_that_only_some_need() -> None:
     code = f"import sys, leasehold; print([name for name in '{wanted}'.split() if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    files = Path(leasehold.__file__).parent.rglob("*.py")
+    parts = [part for file in files for part in ast.walk(ast.parse(file.read_text()))]
+    names = Counter(part.name.lstrip("_") for part in parts if isinstance(part, ast.ClassDef))
+    assert len(names) > 100
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def drawn() -> dict[str, str | None]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.histogram import BOUNDS, CLASSES, count, percentile
+from leasehold._histogram import BOUNDS, CLASSES, count, percentile
 
 durations = st.lists(st.floats(min_value=0, max_value=1e6, allow_nan=False), max_size=200)
 

@@ -6,7 +6,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from leasehold.ids import IdMaker
+from leasehold.db.store import IdMaker
 
 HOUR = 3600 * 10**9
 

@@ -1,13 +1,18 @@
 """An intent is checked when it is made, and says the same alone and among many."""
 
 import json
+import pickle
+from collections import ChainMap
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from leasehold import Intent, InvalidJob
+from leasehold.schedule import Schedule
 
 
 def intent(**fields: Any) -> Intent:
@@ -110,6 +115,30 @@ def test_a_moment_goes_with_its_offset_and_a_delay_to_the_microsecond() -> None:
     assert intent(run_after=timedelta(days=2, microseconds=1)).when() == (None, "172800000001 microseconds")
     assert intent(run_after=timedelta(microseconds=-1)).when() == (None, "-1 microseconds")
     assert intent().when() == (None, None)
+
+
+def schedule(metadata: Any) -> Schedule:
+    return Schedule(key="s", kind="K", cron="* * * * *", metadata=metadata)
+
+
+def test_metadata_are_those_of_the_moment_when_the_intent_was_made() -> None:
+    """However it is sent, and whatever becomes of the dict that the caller gave."""
+    given: dict[str, Any] = {"trace": {"id": "a"}}
+    one, other = intent(metadata=given), schedule(given)
+    given["trace"]["id"] = "b"
+    given["more"] = 1
+    assert one.metadata == other.metadata == {"trace": {"id": "a"}}
+    assert one.arguments(["metadata"]) == ['{"trace": {"id": "a"}}']
+    assert [job["metadata"] for job in json.loads(Intent.array([one]))] == [{"trace": {"id": "a"}}]
+    assert json.loads(other.definition())["metadata"] == {"trace": {"id": "a"}}
+
+
+@pytest.mark.parametrize("make", [lambda metadata: intent(metadata=metadata), schedule], ids=["intent", "schedule"])
+def test_metadata_may_be_any_mapping_and_a_job_with_them_can_be_hashed(make: Callable[[Any], Any]) -> None:
+    plain, proxy, chain = make({"a": [1]}), make(MappingProxyType({"a": [1]})), make(ChainMap({"a": [1]}))
+    assert plain == proxy == chain
+    assert len({plain, proxy, chain, make({"a": [2]})}) == 2
+    assert pickle.loads(pickle.dumps(plain)) == plain  # noqa: S301
 
 
 def test_many_are_one_array_with_the_names_of_enqueue() -> None:

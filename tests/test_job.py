@@ -1,4 +1,4 @@
-"""A handle: it tells what the database knows, and waits for what becomes of the job."""
+"""A handle: it shows what the database knows, and waits for the outcome of the job."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_a_handle_made_of_an_id_knows_the_type_if_the_app_knows_the_task(
 
 
 @WAYS
-def test_a_stored_result_of_another_type_is_told(task: Task[Any, Any], hands: Hands, result: Wait) -> None:
+def test_a_stored_result_of_another_type_raises(task: Task[Any, Any], hands: Hands, result: Wait) -> None:
     job = task.enqueue()
     hands.complete('{"x": "one"}')
     with pytest.raises(InvalidJob, match="MOVE: the stored result"):
@@ -197,7 +197,8 @@ def test_a_result_is_waited_for(task: Task[Any, Any], hands: Hands, result: Wait
 async def test_waiting_can_be_cancelled(task: Task[Any, Any]) -> None:
     job = await task.aenqueue()
     waiting = asyncio.create_task(job.aresult())
-    await asyncio.sleep(0.1)
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -214,7 +215,7 @@ def test_cancel_is_true_as_often_as_it_is_so(task: Task[Any, Any], hands: Hands)
     assert done.status == "COMPLETED"
 
 
-def test_retry_gives_a_dead_job_another_chance(task: Task[Any, Any], hands: Hands) -> None:
+def test_retry_makes_a_dead_job_queued_again(task: Task[Any, Any], hands: Hands) -> None:
     job = task.enqueue()
     assert job.retry() is False
     hands.fail("once")
@@ -241,7 +242,7 @@ CALLS: list[Callable[[Job[Any]], Any]] = [
 ]
 
 
-def test_an_unknown_id_is_told_whatever_is_asked(app: App) -> None:
+def test_an_unknown_id_raises_whatever_is_asked(app: App) -> None:
     stranger = app.job(uuid.uuid4())
     for call in CALLS:
         with pytest.raises(JobUnknown, match=str(stranger.id)):

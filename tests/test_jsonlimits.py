@@ -2,27 +2,31 @@
 
 import json
 import time
+from contextlib import suppress
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.jsonlimits import (
+from leasehold._facts import MAX_PAYLOAD_BYTES
+from leasehold._jsonlimits import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_NODES,
-    MAX_PAYLOAD_BYTES,
-    Problem,
+    JsonProblem,
     _walk,
+    find_hazard,
     find_problem,
 )
+from leasehold.arguments import is_harmless, is_small
 
 clean_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | clean_text
 values = st.recursive(scalars, lambda v: st.lists(v, max_size=5) | st.dictionaries(clean_text, v, max_size=5))
 
 
-def problem(text: str) -> Problem:
+def problem(text: str) -> JsonProblem:
     found = find_problem(text)
     assert found is not None
     return found
@@ -33,9 +37,50 @@ def test_ordinary_json_has_no_problem(value: object, ascii_only: bool) -> None:
     assert find_problem(json.dumps(value, ensure_ascii=ascii_only)) is None
 
 
-@given(values)
-def test_the_quick_answer_is_the_answer_of_the_walk(value: object) -> None:
-    assert list(_walk(json.dumps(value))) == []
+numbers = st.builds(
+    "[{}{}{}{}]".format,
+    st.sampled_from(["", "-"]),
+    st.sampled_from(["0", "9", "9" * 209, "9" * 210, "9" * 310, "9" * 1001]),
+    st.sampled_from(["", ".0", "." + "9" * 300]),
+    st.sampled_from(["", "e9", "E+99", "e-99", "e100", "e308", "e400", "e401", "e-401"]),
+)
+fragments = st.sampled_from(
+    ["9", "9" * 90, "0", ".", "e", "E", "+", "-", "99", "400", "a", '"', "\\", "\\u0000", "\\ud800", "\0", "\ud800",
+     "é", "NaN", "Infinity", "[", "{" * 40, "]", "}", ":", ",", " ", "null", "0e840"]
+)  # fmt: skip
+texts = st.lists(fragments, max_size=40).map("".join)
+PIECES = [
+    *'[{]",: -\\\0', "[" * 40, '{"":' * 40, "7" * 1001, "\\u0000", "\\ud800", "NaN", "Infinity", "1e999", "9.5E+401",
+    "7" * 250 + "e99",
+]  # fmt: skip
+
+
+@given(values.map(json.dumps) | numbers)
+def test_the_quick_answer_is_the_answer_of_the_walk(text: str) -> None:
+    assert find_problem(text) == next(_walk(text), None)
+
+
+@given(values.map(json.dumps) | numbers | texts)
+def test_what_the_codec_takes_for_harmless_has_no_problem(text: str) -> None:
+    assert not is_harmless(text) or list(_walk(text)) == []
+
+
+@pytest.mark.parametrize("form", ["[{}{}]", '["{}{}"]', '[{},{{"{}":1}}]'])
+def test_the_quick_answer_about_dangerous_pieces_is_that_of_the_walk(form: str) -> None:
+    for pair in product(PIECES, repeat=2):
+        text = form.format(*pair)
+        with suppress(ValueError):  # what is not JSON is the parser's to report
+            json.loads(text, strict=False)
+            assert find_problem(text) == next(_walk(text), None), text
+
+
+hazards = st.sampled_from(["x" * 2**21, 10**4001, -(10**4001), iter(()), [1] * 200_000, range(2**30)])
+parts = scalars | hazards | values
+
+
+@given(st.dictionaries(clean_text | st.just("x" * 2**21), parts, max_size=20) | parts)
+def test_what_the_codec_takes_for_small_has_no_hazard(value: object) -> None:
+    assert not is_small(value) or find_hazard(value, MAX_PAYLOAD_BYTES) is None
 
 
 @given(clean_text, clean_text, st.sampled_from(["\0", "\ud800", "\udfff", "\udc00\ud800"]), st.booleans())
@@ -92,6 +137,14 @@ def test_digits_are_limited_exactly_wherever_the_number_stands(before: int, poin
 @pytest.mark.parametrize("number", ["1e400", "1E+999999", "1e-999999", "0e131072", "1e00000000000401", "-1e309"])
 def test_numbers_that_jsonb_would_write_out_are_refused(number: str) -> None:
     assert "out of range" in problem(f"[{number}]").what
+
+
+@pytest.mark.parametrize("before", range(0, 40, 7))
+def test_many_digits_and_a_small_exponent_are_out_of_range_too(before: int) -> None:
+    lead = ",".join(["0.12345678901234567"] * before + ["0"])
+    assert "out of range" in problem(f"[{lead},{'7' * 250}e60]").what
+    assert "out of range" in problem(f"[{lead},7.e400]").what
+    assert find_problem(f"[{lead},{'7' * 250}e40]") is None
 
 
 @pytest.mark.parametrize("number", ["1e308", "5e-324", "1e0000000001", "-1.7976931348623157e+308"])

@@ -3,6 +3,8 @@
 import copy
 import os
 import pickle
+import time
+import traceback
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold._texts import MAX_MESSAGE, MAX_TRACEBACK, text_of
 from leasehold.outcome import (
     Cancel,
     Cancelled,
@@ -25,7 +28,7 @@ from leasehold.outcome import (
     Snoozed,
     Success,
 )
-from leasehold.texts import MAX_MESSAGE, MAX_TRACEBACK
+from tests.timing import bound
 
 ERROR = Error(type="ValueError", message="no", traceback="")
 BAD_DURATIONS = [
@@ -106,7 +109,7 @@ def test_signals_say_what_they_ask_for() -> None:
         (Lost(), "lost"),
     ],
 )
-def test_outcomes_are_told_apart_by_match(outcome: Outcome, word: str) -> None:
+def test_outcomes_are_distinguished_by_match(outcome: Outcome, word: str) -> None:
     match outcome:
         case Success(result):
             said = f"success {result}"
@@ -219,3 +222,26 @@ def test_an_error_of_the_worker_itself_keeps_its_frames() -> None:
 def test_an_exception_that_was_never_raised_is_recorded() -> None:
     error = Error.from_exception(ValueError("fresh"))
     assert error == Error(type="ValueError", message="fresh", traceback="ValueError: fresh\n")
+
+
+def chain(length: int) -> BaseException:
+    error = ValueError("the last")
+    for n in range(length):
+        before = error
+        error = ValueError(f"number {n}")
+        error.__context__ = before
+    return error
+
+
+@pytest.mark.parametrize("error", [chain(80_000), ExceptionGroup("the group", [ValueError()] * 200_000)])
+def test_a_chain_or_group_of_any_length_is_formatted_at_once(error: BaseException) -> None:
+    began = time.monotonic()
+    text = Error.from_exception(error).traceback
+    assert time.monotonic() - began < bound(1)
+    assert "more than 100 exceptions" in text
+    assert text.endswith(f"{type(error).__name__}: {error}\n")
+
+
+def test_a_short_chain_is_formatted_as_python_does() -> None:
+    error = chain(50)
+    assert Error.from_exception(error).traceback == text_of("".join(traceback.format_exception(error)), MAX_TRACEBACK)

@@ -138,7 +138,7 @@ def test_mypy_says_of_calls_and_results_exactly_what_it_should(tmp_path: Path) -
     file = tmp_path / "snippets.py"
     file.write_text(SNIPPETS)
     root = Path(__file__).resolve().parent.parent
-    # A cache that outlives the run, but not the project's own: somebody may be running mypy right now.
+    # A cache that outlives the run, but not the project's own: mypy may be running there right now.
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context"]
     command += ["--config-file", str(root / "pyproject.toml"), "--no-pretty", "--no-color-output"]
     command += ["--cache-dir", str(root / ".mypy_cache" / "test_typing"), str(file)]

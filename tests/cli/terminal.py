@@ -35,7 +35,7 @@ class Terminal:
         return _ESCAPES.sub("", self.raw).replace("\r", "")
 
     def expect(self, words: str, *, after: int = 0, seconds: float = 60) -> int:
-        """Wait until it has shown these words; gives how much it had shown by then."""
+        """Wait until it has shown these words; returns how much it had shown by then."""
         deadline = time.monotonic() + seconds
         while words not in self.text[after:]:
             assert time.monotonic() < deadline, f"{words!r} not in {self.text[-3000:]!r}"
@@ -51,7 +51,7 @@ class Terminal:
         self.press("\x03")
 
     def end(self, seconds: float = 60) -> int:
-        """Wait for its end; gives the exit code."""
+        """Wait for its end; returns the exit code."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.text[-3000:]
@@ -66,7 +66,7 @@ class Terminal:
             return False
         try:
             said = os.read(self._descriptor, 1 << 16)
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             return False
         self.raw += said.decode(errors="replace")
         return bool(said)

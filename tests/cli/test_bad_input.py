@@ -1,5 +1,8 @@
 """Every command with bad input: a clear message, the right exit code, nothing on standard output, never a traceback."""
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -7,6 +10,7 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
+from tests.cli.conftest import ENV
 
 ID = "01920000-0000-7000-8000-000000000000"
 AWAY = "postgresql://someone:pa55word@127.0.0.1:1/nowhere"
@@ -58,6 +62,7 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("enqueue",), "argument 'kind'"),
     (("enqueue", "K", "-p", "novalue"), "-p 'novalue' is not name=value"),
     (("enqueue", "K", "-p", "n:=[1"), "is not JSON"),
+    (("enqueue", "K", "--metadata", "trace"), "--metadata 'trace' is not name=value"),
     (("enqueue", "K", "-p", "n:=NaN"), "not a number in JSON"),
     (("enqueue", "K", "-p", "a=1", "-p", "a=2"), "'a' is given twice"),
     (("enqueue", "K", "--payload", "[1]"), "no JSON object"),
@@ -121,6 +126,8 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("migrate", "--sql", "--plan"), "--sql goes with neither"),
     (("worker",), "argument 'app'"),
     (("worker", "no_such_module:app"), "no module named 'no_such_module'"),
+    (("worker", "..:app"), "'..' is not the name of a module"),
+    (("worker", "json:app", "--grace", "nan"), "grace nan s is not between 0 and"),
     (("serve", "--port", "99999"), "--port"),
     (("serve", "no_such_module:app"), "no module named 'no_such_module'"),
     (("dev", "no_such_module:app", "--dsn", AWAY), "no module named 'no_such_module'"),
@@ -135,7 +142,7 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command there is."""
+    """Every command that help shows."""
 
     def below(group: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for name, command in getattr(group, "commands", {}).items():
@@ -143,7 +150,7 @@ def commands() -> Iterator[tuple[str, ...]]:
                 if command.invoke_without_command:
                     yield (*path, name)
                 yield from below(command, (*path, name))
-            else:
+            elif not command.hidden:
                 yield (*path, name)
 
     return below(typer.main.get_command(app), ())
@@ -219,7 +226,7 @@ def test_production_starts_no_database_of_its_own_and_no_demo(bare, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_may_not_do_it_is_told_so(dsn, bare, monkeypatch, admin):
+def test_a_role_that_may_not_do_it_gets_an_error_that_says_so(dsn, bare, monkeypatch, admin):
     name = f"nobody_{uuid4().hex[:8]}"
     admin.connection.execute(f"create role {name} login; grant leasehold_viewer to {name}")
     try:
@@ -236,3 +243,39 @@ def test_who_may_not_do_it_is_told_so(dsn, bare, monkeypatch, admin):
         assert "leasehold_operator" in done.out
     finally:
         admin.connection.execute(f"drop role {name}")
+
+
+def test_a_name_that_others_chose_is_no_command_to_the_terminal(cli, sql):
+    sql.enqueue("K", "mail\x1b]0;title\x07\x9b2J\nerror: forged")
+    done = cli("queues", "pause", "no such", code=1)
+    assert "known: mail\\x1b]0;title\\x07\\x9b2J\\nerror: forged" in done.err
+
+
+@pytest.mark.parametrize(("redirect", "code", "words"), [(">/dev/full", 1, "standard output"), (">&-", 0, "")])
+def test_a_standard_output_that_takes_nothing_is_no_traceback(dsn, redirect, code, words):
+    command = f"exec {shlex.quote(sys.executable)} -m leasehold jobs list --json --dsn {shlex.quote(dsn)} {redirect}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=ENV, check=False)
+    assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (code, False, False)
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tokens", "create", b"a\xff", "--scope", "read"),
+        ("tokens", "create", "name", "--scope", "submit", "--queue", b"\xff"),
+        ("tokens", "create", "name", "--scope", "submit", "--namespace", b"\xff"),
+        ("queues", "pause", "default", "--reason", b"\xff"),
+        ("queues", "resume", b"\xff"),
+        ("schedules", "run", b"\xff"),
+        ("schedules", "enable", b"\xff"),
+        ("enqueue", b"\xff"),
+        ("jobs", "list", "--queue", b"\xff"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_a_message(dsn: str, arguments: tuple[str | bytes, ...]) -> None:
+    command = [sys.executable, "-m", "leasehold", *arguments]
+    done = subprocess.run(command, env={**ENV, "LEASEHOLD_DSN": dsn}, capture_output=True, timeout=60, check=False)
+    assert done.returncode in {1, 2}, done.stderr
+    assert (done.stdout, b"Traceback" in done.stderr) == (b"", False), done.stderr
+    assert b"error: " in done.stderr

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,8 @@ import httpx
 import psycopg
 import pytest
 
-from leasehold.demo.controls import Controls, Standing, Worker, born
+from faults.waiting import until
+from leasehold.demo.controls import Controls, DemoWorker, Standing, born
 from leasehold.demo.ledger import Ledger
 from leasehold.errors import LeaseholdError
 from tests.cli.conftest import ENV
@@ -32,16 +32,17 @@ class Demo:
         self.port = port
         self.log = log
 
-    def until(self, holds: Callable[[Standing], Any], what: str, seconds: float = 60) -> Standing:
-        """Wait for what it says of itself."""
-        deadline = time.monotonic() + seconds
-        while True:
-            standing = self.controls.running()
-            if standing is not None and holds(standing):
-                return standing
+    def shows(self, holds: Callable[[Standing], Any], what: str) -> Standing:
+        """Wait until this holds for what it reports of itself."""
+
+        def standing() -> Standing | None:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{what}: {standing}\n{self.log.read_text()[-3000:]}"
-            time.sleep(0.1)
+            found = self.controls.running()
+            return found if found is not None and holds(found) else None
+
+        found = until(standing, what, pause=0.1, detail=lambda: f"{self.controls.running()}\n{self.log.read_text()}")
+        assert found is not None
+        return found
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def demo(dsn: str, home: Path, *more: str) -> Iterator[Demo]:
             stderr=out, stdin=subprocess.DEVNULL, cwd=home,
         )  # fmt: skip
     try:
-        yield Demo(process, Controls(home / "demo.json"), port, log)
+        yield Demo(process, Controls(home), port, log)
     finally:
         if process.poll() is None:
             process.kill()
@@ -79,7 +80,7 @@ def demo(dsn: str, home: Path, *more: str) -> Iterator[Demo]:
 def test_a_killed_workers_jobs_move_over_and_none_is_lost(dsn, tmp_path, bare, monkeypatch):
     monkeypatch.setenv("LEASEHOLD_HOME", str(tmp_path))
     with demo(dsn, tmp_path) as show:
-        show.until(lambda s: s.scoreboard["done"] >= 5 and len(s.workers) == 2, "both work")
+        show.shows(lambda s: s.scoreboard["done"] >= 5 and len(s.workers) == 2, "both work")
         refused = bare("demo", "--dsn", dsn)
         assert refused.code == 2
         assert f"a demo runs here already, as process {show.process.pid}" in refused.err
@@ -87,15 +88,15 @@ def test_a_killed_workers_jobs_move_over_and_none_is_lost(dsn, tmp_path, bare, m
         with psycopg.connect(dsn, autocommit=True) as connection:  # some that last for seconds
             slow = """leasehold.enqueue('IMPORT_FILE', '{"name": "a.csv"}', 'imports')"""
             connection.execute(f"select {slow} from generate_series(1, 40)")
-        before = show.until(lambda s: max((w.running for w in s.workers), default=0) >= 4, "they are running")
+        before = show.shows(lambda s: max((w.running for w in s.workers), default=0) >= 4, "they are running")
         killed = bare("demo", "kill", "--json").json
         assert killed["pid"] in {worker.pid for worker in before.workers}
-        after = show.until(
+        after = show.shows(
             lambda s: s.scoreboard["kills"] == 1 and s.scoreboard["recovered"] >= 1 and not s.scoreboard["recovering"],
             "its jobs move over",
         )
         assert after.scoreboard["jobs lost"] == 0
-        after = show.until(lambda s: len(s.workers) == 2, "another is started")
+        after = show.shows(lambda s: len(s.workers) == 2, "another is started")
         assert killed["pid"] not in {worker.pid for worker in after.workers}
         score = bare("demo", "score", "--json").json
         assert score["scoreboard"]["jobs lost"] == 0
@@ -105,7 +106,7 @@ def test_a_killed_workers_jobs_move_over_and_none_is_lost(dsn, tmp_path, bare, m
             assert browser.get("/data/scoreboard").json()["jobs lost"] == 0
             headers = {"origin": f"http://127.0.0.1:{show.port}", "x-leasehold-csrf": browser.cookies["leasehold_csrf"]}
             assert browser.post("/demo/kill", json={}, headers=headers).status_code == 200
-        after = show.until(lambda s: s.scoreboard["kills"] == 2, "the button kills")
+        after = show.shows(lambda s: s.scoreboard["kills"] == 2, "the button kills")
         children = _processes(str(show.port)) | {worker.pid for worker in after.workers}
         show.process.send_signal(signal.SIGINT)
         assert show.process.wait(60) == 0, show.log.read_text()
@@ -149,19 +150,19 @@ def test_in_a_terminal_k_kills_and_q_ends_and_nothing_outlives_it(dsn, tmp_path)
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_killed(tmp_path):
-    controls = Controls(tmp_path / "demo.json")
+    controls = Controls(tmp_path)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         mine = os.getpid()
         standing = Standing(
-            pid=mine, born=born(mine), url="", workers=[Worker(pid=other.pid, born=born(other.pid) - 1)]
+            pid=mine, born=born(mine), url="", workers=[DemoWorker(pid=other.pid, born=born(other.pid) - 1)]
         )
         controls.write(standing)
         with pytest.raises(LeaseholdError, match="no worker of the demo is alive"):
             controls.kill()
         assert other.poll() is None
         controls.write(
-            Standing(pid=mine, born=born(mine), url="", workers=[Worker(pid=other.pid, born=born(other.pid))])
+            Standing(pid=mine, born=born(mine), url="", workers=[DemoWorker(pid=other.pid, born=born(other.pid))])
         )
         assert controls.kill()["pid"] == other.pid
         assert other.wait(60) == -signal.SIGKILL
@@ -175,13 +176,12 @@ def test_a_pid_that_was_given_to_another_process_is_not_killed(tmp_path):
     ["", "{", "[]", '{"workers": 3}', json.dumps({"pid": 1, "born": 1, "url": "", "workers": [], "scoreboard": {}})],
 )
 def test_a_file_that_is_no_demos_says_that_none_runs(tmp_path, text):
-    path = tmp_path / "demo.json"
-    path.write_text(text)
-    assert Controls(path).running() is None
+    (tmp_path / "demo.json").write_text(text)
+    assert Controls(tmp_path).running() is None
 
 
 async def test_the_ledger_finds_a_job_that_is_gone(dsn):
-    """The scoreboard can say otherwise: a job that somebody deletes behind our back is lost."""
+    """The scoreboard can say otherwise: a job that is deleted by hand is lost."""
     from leasehold import App  # noqa: PLC0415
 
     async with App(dsn) as app:
@@ -191,23 +191,20 @@ async def test_the_ledger_finds_a_job_that_is_gone(dsn):
             jobs = [connection.execute("select leasehold.enqueue('k')").fetchone()[0] for _ in range(3)]
             for job in jobs:
                 ledger.promise(job)
-            await ledger.look(database)
+            await ledger.query(database)
             assert (ledger.acknowledged, ledger.lost) == (3, set())
             connection.execute("delete from leasehold.jobs where id = %s", (jobs[0],))
             connection.execute("select leasehold.cancel(%s)", (jobs[1],))
-        await ledger.look(database)
+        await ledger.query(database)
         assert (ledger.lost, ledger.dead, ledger.done) == ({jobs[0]}, 1, 0)
 
 
 def test_what_it_started_does_not_outlive_a_demo_that_is_killed(dsn, tmp_path):
     with demo(dsn, tmp_path) as show:
-        workers = show.until(lambda s: len(s.workers) == 2, "workers").workers
+        workers = show.shows(lambda s: len(s.workers) == 2, "workers").workers
         children = _processes(str(show.port)) - {show.process.pid} | {worker.pid for worker in workers}
         assert len(children) == 3
         show.process.kill()
         show.process.wait()
-        deadline = time.monotonic() + 60
-        while any(born(pid) for pid in children):
-            assert time.monotonic() < deadline, "they are told by the kernel"
-            time.sleep(0.1)
-        assert show.controls.running() is None, "the file that was left behind is nobody's"
+        until(lambda: not any(born(pid) for pid in children), "the kernel ends the children of the demo")
+        assert show.controls.running() is None, "the file that was left behind names no process"

@@ -6,14 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 
+from faults.waiting import until
 from tests.cli.conftest import ENV, leasehold
 
 TASKS = """
@@ -33,16 +33,9 @@ async def fall_over() -> None:
 """
 
 
-def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
-    ended = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ended, what()
-        time.sleep(0.05)
-
-
 @contextmanager
 def dev(folder: Path, dsn: str, *arguments: str) -> Iterator[Path]:
-    """Runs while the block does; gives the file that it writes to."""
+    """Runs while the block does; yields the file that it writes to."""
     said = folder / "said"
     with said.open("wb") as out:
         running = subprocess.Popen(
@@ -50,7 +43,7 @@ def dev(folder: Path, dsn: str, *arguments: str) -> Iterator[Path]:
             env=ENV | {"LEASEHOLD_DSN": dsn, "PYTHONPATH": os.fspath(Path(__file__).parents[2])},
         )  # fmt: skip
     try:
-        until(lambda: "the API is on" in said.read_text(), said.read_text)
+        until(lambda: "the API is on" in said.read_text(), detail=said.read_text)
         yield said
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0, said.read_text()
@@ -74,16 +67,16 @@ def test_a_job_can_be_enqueued_at_once_and_the_worker_is_started_anew_when_a_fil
         first = leasehold("enqueue", "GREET", "-p", "name=Ada", "--wait", "--timeout", "60s", LEASEHOLD_DSN=dsn)
         assert (first.returncode, first.stdout.strip()) == (0, '"Hello, Ada!"'), first.stderr
         (tmp_path / "tasks.py").write_text(TASKS.replace("Hello", "Good morning"))
-        until(lambda: "tasks.py changed: starting the worker anew" in said.read_text(), said.read_text)
+        until(lambda: "tasks.py changed: starting the worker anew" in said.read_text(), detail=said.read_text)
 
         def greeted() -> bool:
             done = leasehold("enqueue", "GREET", "-p", "name=Ada", "--wait", "--timeout", "60s", LEASEHOLD_DSN=dsn)
             return done.stdout.strip() == '"Good morning, Ada!"'
 
-        until(greeted, said.read_text)
-        until(lambda: answers(port), said.read_text)
+        until(greeted, detail=said.read_text)
+        until(lambda: answers(port), detail=said.read_text)
         leasehold("enqueue", "BREAK", "--queue", "greetings", LEASEHOLD_DSN=dsn)
-        until(lambda: 'in fall_over\n    raise KeyError("boo")' in said.read_text(), said.read_text)
+        until(lambda: 'in fall_over\n    raise KeyError("boo")' in said.read_text(), detail=said.read_text)
     with psycopg.connect(dsn) as connection:
         queues = connection.execute("select distinct queue from leasehold.jobs").fetchall()
     assert queues == [("greetings",)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.cli.loading import load_app
+from leasehold.cli.running import load_app
 from leasehold.errors import ConfigError
 from tests.cli.conftest import ENV
 

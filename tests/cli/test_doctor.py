@@ -1,5 +1,6 @@
 """`leasehold doctor`: what is wrong is found, said in words with its cure, and ends with 1 if it fails."""
 
+import re
 import shutil
 import tempfile
 import time
@@ -8,16 +9,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasehold.cli import doctor
-from leasehold.db.migrate import migrate
+from leasehold.cli import system
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 from tests.cli.terminal import terminal
 from tests.survival.test_pgbouncer import PGBOUNCER, pgbouncer
 
 CHECKS = {
-    "settings", "time",
+    "settings", "time", "notifications",
     "schema", "server", "writable", "durability", "connections", "privileges", "grants", "indexes", "autovacuum",
-    "horizon", "workers", "leases", "due", "kinds", "queues", "schedules", "clock", "listen",
+    "horizon", "workers", "leases", "due", "kinds", "queues", "lanes", "schedules", "clock", "listen",
 }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_all_is_well_but_for_what_the_tests_do_to_their_server(findings):
     assert found["server"]["detail"].startswith("PostgreSQL 1")
 
 
-def test_jobs_that_nobody_looks_after_are_found(findings, sql):
+def test_jobs_that_no_worker_handles_are_found(findings, sql):
     sql("select start_worker('w1', queues => '{mail}', kinds => '{SEND}', lease_seconds => '{60}')")
     sql.enqueue("SEND", "mail")
     assert findings()["kinds"]["verdict"] == findings()["queues"]["verdict"] == "ok"
@@ -66,6 +67,13 @@ def test_jobs_that_nobody_looks_after_are_found(findings, sql):
     assert found["workers"]["verdict"] == "ok"
 
 
+def test_thousands_of_queues_with_waiting_jobs_are_found(findings, sql):
+    assert findings()["lanes"]["verdict"] == "ok"
+    sql("select enqueue('K', '{}', queue => 'tenant ' || n, notify => false) from generate_series(1, 2001) n")
+    found = findings()["lanes"]
+    assert (found["verdict"], "more than 2000" in found["detail"]) == ("warn", True)
+
+
 def test_what_is_wrong_with_the_server_is_found(findings, sql):
     name = sql("select current_database()")[0][0]
     sql(f"alter database {name} set synchronous_commit = off")
@@ -79,7 +87,7 @@ def test_what_is_wrong_with_the_server_is_found(findings, sql):
 
 
 def test_the_session_that_holds_back_vacuum_is_named(findings, sql, dsn):
-    # Nobody can wait five minutes: what the doctor sees of sessions is a view that this test puts in its own place.
+    # A test cannot wait five minutes: what the doctor sees of sessions is a view that this test puts in its own place.
     with psycopg.connect(dsn, application_name="the culprit") as held:
         held.execute("select txid_current()")
         pid = held.info.backend_pid
@@ -96,9 +104,25 @@ def test_the_session_that_holds_back_vacuum_is_named(findings, sql, dsn):
         assert found["cure"] == f"select pg_terminate_backend({pid})"
 
 
+def test_an_empty_queue_of_notifications_names_no_session(sql):
+    [(found, detail)] = sql("select verdict, detail from doctor_notify_queue(%s)", 0.0)
+    assert (found, detail) == ("ok", "the queue of notifications is 0.0 % full")
+
+
+@pytest.mark.parametrize(("usage", "verdict"), [(0, "ok"), (0.1, "warn"), (0.7, "fail")])
+def test_a_queue_of_notifications_that_fills_up_is_found_with_the_session_that_holds_it(sql, dsn, usage, verdict):
+    with psycopg.connect(dsn) as listener:
+        listener.execute("listen x")
+        [(found, detail, cure)] = sql("select verdict, detail, cure from doctor_notify_queue(%s)", usage)
+        assert found == verdict
+        if verdict != "ok":
+            assert re.search(r"[17]0.0 % full; the oldest transaction is that of session \d+ ", detail)
+            assert re.search(r"pg_terminate_backend\(\d+\)", cure)
+
+
 def test_a_clock_that_is_off_is_found(findings, monkeypatch):
     real = time.time
-    monkeypatch.setattr(doctor.time, "time", lambda: real() + 3600)
+    monkeypatch.setattr(system.time, "time", lambda: real() + 3600)
     found = findings()["clock"]
     assert found["verdict"] == "fail"
     assert "3600" in found["detail"] or "3599" in found["detail"]
@@ -129,7 +153,7 @@ def test_in_a_terminal_it_is_the_same_in_colour(dsn):
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (CI installs Debian's)")
 def test_a_notify_that_a_pooler_swallows_is_found(tmp_path: Path, bare, monkeypatch):
-    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as somebody else.
+    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as another user.
     short = Path(tempfile.mkdtemp(prefix="leasehold-pgbouncer-"))
     monkeypatch.setenv("LEASEHOLD_PREPARE", "off")
     try:
@@ -171,6 +195,23 @@ def test_each_login_is_named_with_what_it_may_do_and_the_roles_that_it_lacks(dsn
         sql("alter schema leasehold owner to current_user")
         sql(f"drop owned by {owner}, {operator}, {stranger}")
         sql(f"drop role {owner}, {operator}, {stranger}")
+
+
+@pytest.mark.parametrize(
+    ("role", "verdict", "words"),
+    [("operator", "ok", "a NOTIFY arrives"), ("viewer", "warn", "not checked: this login may not call notify")],
+)
+def test_whether_a_notify_arrives_is_said_to_a_login_that_may_send_one(dsn, sql, bare, role, verdict, words):
+    login = f"t{time.time_ns()}_{role}"
+    sql(f"create role {login} login")
+    try:
+        sql(f"grant leasehold_{role} to {login}")
+        done = bare("doctor", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=login), "--json")
+        found = {row["name"]: row for row in done.json}["listen"]
+        assert (found["verdict"], words in found["detail"]) == (verdict, True), found
+    finally:
+        sql(f"drop owned by {login}")
+        sql(f"drop role {login}")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from faults.waiting import until
 from tests.cli.terminal import terminal
 
 TASKS = """
@@ -76,8 +76,7 @@ def test_with_the_app_arguments_are_checked_and_the_tasks_own_options_taken(
 
 def test_wait_prints_the_result(cli, known):
     def work() -> None:
-        while not (jobs := known.claim()):
-            time.sleep(0.05)
+        jobs = until(known.claim)
         known("select complete('w1', array[%s]::uuid[], '{1}', array['{\"sum\": 3}']::jsonb[])", jobs[0])
 
     for json_wanted in (False, True):
@@ -94,8 +93,7 @@ def test_wait_prints_the_result(cli, known):
 
 def test_wait_ends_with_1_when_the_job_dies_or_the_time_is_over(cli, known):
     def work() -> None:
-        while not (jobs := known.claim()):
-            time.sleep(0.05)
+        jobs = until(known.claim)
         known.fail(jobs[0])
 
     working = threading.Thread(target=work)

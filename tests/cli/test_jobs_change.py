@@ -32,7 +32,7 @@ def test_between_pipes_a_filter_needs_a_yes(cli, sql):
     job = sql.dead()
     done = cli("jobs", "retry", "--error", "Boom", code=2)
     assert done.out == ""
-    assert "error: this would retry 1 job\nhint: add --yes to do it, or --dry-run to only look\n" in done.err
+    assert "error: this would retry 1 job\nhint: add --yes to do it, or --dry-run to count them\n" in done.err
     assert sql.state(job) == "dead"
     assert cli("jobs", "retry", "--error", "Boom", "--yes").out == "1\n"
     assert sql.state(job) == "queued"
@@ -74,3 +74,21 @@ def test_ctrl_c_at_the_question_changes_nothing(dsn, sql):
         assert screen.end() in (1, 130)
         assert "Traceback" not in screen.text
     assert sql.state(job) == "dead"
+
+
+def test_metadata_must_all_hold_and_any_other_filter_is_given_once(cli, sql):
+    for metadata in ('{"a": "b", "c": "d"}', '{"a": "b"}', '{"c": "d"}'):
+        sql("select enqueue('SEND', queue => 'mail', metadata => %s)", metadata)
+    for pairs in (["a=b", "c=d"], ["c=d", "a=b"]):
+        given = [word for pair in pairs for word in ("--metadata", pair)]
+        assert cli("jobs", "cancel", *given, "--dry-run").out == "1\n"
+    for words, told in (
+        (["--kind", "SEND", "--kind", "OTHER"], "--kind is given 2 times: 'SEND', 'OTHER'"),
+        (["--error", "A", "--error", "B"], "--error is given 2 times"),
+        (["--since", "1h", "--since", "2h"], "--since is given 2 times"),
+        (["--metadata", "a=b", "--metadata", "a=c"], "--metadata gives 'a' two values"),
+        (["--metadata", "a"], "--metadata 'a' is not key=value"),
+    ):
+        assert told in cli("jobs", "cancel", *words, "--yes", code=2).err
+        assert told in cli("jobs", "list", *words, code=2).err
+    assert sql("select count(*) from jobs where state = 'dead'") == [(0,)]

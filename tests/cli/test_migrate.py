@@ -11,11 +11,12 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from faults.waiting import until
 from leasehold import __version__
 from leasehold.cli import app as app_module
 from leasehold.cli import main
 from leasehold.cli.migrate import _summary
-from leasehold.db.migrate import LATEST, Report, check, plan, script
+from leasehold.db.migrations.migrate import LATEST, Plan, check, plan, script
 from leasehold.errors import SchemaMismatch
 from tests.timing import bound
 
@@ -55,7 +56,7 @@ def listener(*answers):
 
 def test_migrate_plan_and_again(empty_dsn):
     planned = leasehold("migrate", "--plan", "--dsn", empty_dsn)
-    assert (planned.returncode, plan(empty_dsn).version) == (0, 0)
+    assert (planned.returncode, plan(empty_dsn).before) == (0, 0)
     assert "nothing was changed" in planned.stderr
 
     done = leasehold("migrate", LEASEHOLD_DSN=empty_dsn)
@@ -138,13 +139,13 @@ def assert_unreachable(dsn, *words):
     assert "Traceback" not in failed.stderr
 
 
-def test_nobody_listens():
+def test_no_server_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert_unreachable(f"postgresql://me:hunter2@127.0.0.1:{port}/db", f"127.0.0.1, port {port}, database db")
 
 
-def test_somebody_listens_and_says_nothing():
+def test_a_server_that_listens_and_does_not_answer():
     with listener() as port:
         assert_unreachable(f"postgresql://me:hunter2@127.0.0.1:{port}/db", "timeout")
 
@@ -176,11 +177,10 @@ def test_an_interrupt_ends_with_130(empty_dsn):
             stderr=subprocess.PIPE,
             text=True,
         )
-        # Of this database: anybody else's may be waited for before the process has even begun.
+        # Of this database: another test's may be waited for before the process has even begun.
         waiting = """select pid from pg_locks where not granted and locktype = 'advisory'
             and database = (select oid from pg_database where datname = current_database())"""
-        while not blocker.execute(waiting).fetchone():
-            time.sleep(0.05)
+        until(lambda: blocker.execute(waiting).fetchone(), "the migration waits for its turn")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -202,7 +202,7 @@ def test_without_a_dsn_the_embedded_server_is_used(tmp_path):
 
 
 def test_functions_that_are_applied_again_are_no_migration():
-    report = Report(schema="leasehold", before=14, version=14, functions=("claim.sql",))
+    report = Plan(schema="leasehold", before=14, version=14, functions=("claim.sql",))
     assert _summary(report, plan_only=True) == (
         "schema 'leasehold' is at migration 14: its functions would be brought to this release; nothing was changed"
     )

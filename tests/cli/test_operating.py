@@ -22,7 +22,7 @@ def test_queues_are_listed_paused_and_resumed(cli, sql):
     assert mail[:2] == ["mail", "1"]
     assert mail[6] == "paused, 1 waiting"
     assert mail[-1].endswith(": the server is down")
-    assert (reports[0], reports[6], reports[7], reports[8]) == ("reports", "nobody serves it", "5", "-")
+    assert (reports[0], reports[6], reports[7], reports[8]) == ("reports", "no worker serves it", "5", "-")
     found = cli("queues", "list", "--json").json[0]
     assert (found["queue"], found["ready"], found["reason"], found["outlook"]) == (
         "mail",
@@ -111,7 +111,7 @@ def test_prune_shows_what_would_go_asks_and_removes_it(cli, sql):
     old = [sql.dead() for _ in range(3)]
     fresh = sql.enqueue("SEND", "waiting")
     sql("update jobs set finished_at = now() - interval '40 days' where state = 'dead'")
-    assert "would remove 0 jobs" in cli("prune", "--older-than", "30d", "--dry-run").err, "success alone, unless told"
+    assert "would remove 0 jobs" in cli("prune", "--older-than", "30d", "--dry-run").err, "success alone, unless asked"
     arguments = ("prune", "--older-than", "30d", "--state", "dead")
     done = cli(*arguments, "--dry-run")
     assert done.cells == [["SEND", "dead", "3"]]
@@ -123,6 +123,11 @@ def test_prune_shows_what_would_go_asks_and_removes_it(cli, sql):
     assert "removed 1 job" in cli(*arguments, "--workers", "--yes").err
     assert [str(job) for (job,) in sql("select id from jobs")] == [fresh]
     assert old
+
+
+def test_a_worker_that_may_be_alive_is_not_pruned_and_the_error_says_so(cli):
+    refused = cli("prune", "--workers", "--older-than", "1s", code=2).err
+    assert "error: older_than 00:00:01: a worker that was seen within the last minute may be alive\n" in refused
 
 
 def test_prune_goes_on_in_batches_until_nothing_is_left(cli, sql):
@@ -137,7 +142,7 @@ def test_prune_goes_on_in_batches_until_nothing_is_left(cli, sql):
 def test_in_a_terminal_prune_asks(dsn, sql):
     sql.dead()
     with terminal("prune", "--older-than", "0s", "--state", "dead", LEASEHOLD_DSN=dsn) as screen:
-        screen.expect("remove 1 job for good? [y/N]")
+        screen.expect("remove 1 job permanently? [y/N]")
         screen.press("n\n")
         assert screen.end() == 1
         assert "nothing was removed" in screen.text

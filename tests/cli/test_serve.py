@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+
+from faults.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BODY = {"jobType": "k", "idempotencyKey": "key"}
@@ -45,13 +46,20 @@ def served(tmp_path: Path, *arguments: str, **env: str) -> Iterator[tuple[subpro
 
 
 def _url(log: Path) -> str:
-    deadline = time.monotonic() + 60
-    while True:
+    def served_at() -> str:
         found = re.search(r"serving the API on (http://\S+)", log.read_text())
-        if found and _answers(found[1]):
-            return found[1]
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+        return found[1] if found and _answers(found[1]) else ""
+
+    return until(served_at, "the server answers", detail=log.read_text)
+
+
+def _accepts(url: str) -> bool:
+    try:
+        answer = httpx.post(f"{url}/jobs", json=BODY)
+    except httpx.TransportError:
+        return False
+    assert answer.status_code == 202, answer.text
+    return True
 
 
 def _answers(url: str) -> bool:
@@ -72,27 +80,19 @@ def test_several_processes_share_the_port_replace_the_dead_and_end_together(dsn:
     with served(tmp_path, "--workers", "2", LEASEHOLD_DSN=dsn) as (process, url):
         children = _children(process.pid, 2)
         os.kill(children[0], signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while children[0] in (now := _children(process.pid, 2)) or not _answers(url):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        while True:
-            try:
-                assert httpx.post(f"{url}/jobs", json=BODY).status_code == 202
-                break
-            except httpx.TransportError:
-                assert time.monotonic() < deadline
+        until(lambda: children[0] not in _children(process.pid, 2) and _answers(url), "the dead one is replaced")
+        now = _children(process.pid, 2)
+        until(lambda: _accepts(url), "a job is accepted")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert not any(Path(f"/proc/{child}").exists() for child in now)
 
 
 def _children(pid: int, number: int) -> list[int]:
-    deadline = time.monotonic() + 60
-    while len(found := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) != number:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return list(map(int, found))
+    def children() -> list[int]:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    return until(lambda: found if len(found := children()) == number else [], f"{number} children")
 
 
 def test_an_address_that_others_can_reach_is_refused_without_tokens_and_served_with_one(
@@ -156,3 +156,18 @@ def _references(part: object) -> set[str]:
         case list():
             return set().union(*map(_references, part))
     return set()
+
+
+def test_every_line_is_json_where_json_was_asked_for(tmp_path: Path, dsn: str) -> None:
+    log = tmp_path / "lines"
+    with log.open("wb") as out:
+        arguments = [sys.executable, "-m", "leasehold", "serve", "--port", "0", "--log-format", "json"]
+        process = subprocess.Popen(arguments, env={**os.environ, "LEASEHOLD_DSN": dsn}, stderr=out, cwd=ROOT)
+    try:
+        until(lambda: "startup complete" in log.read_text(), "the server has started", detail=log.read_text)
+    finally:
+        process.terminate()
+        process.wait()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert any(line["message"].startswith("serving the API on http://") for line in lines)
+    assert not [line for line in lines if "color_message" in line]

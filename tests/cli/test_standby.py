@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import httpx
 import psycopg
 import pytest
 
-from faults.servers import Pair, wait_for
-from leasehold.db.pool import Database
+from faults.servers import Pair
+from faults.waiting import until
+from leasehold.db.database import Database
 from tests.cli.conftest import Done
 from tests.cli.test_serve import served
 
@@ -42,7 +42,7 @@ def pair() -> Iterator[tuple[Pair, str]]:
             job = str(connection.execute("select leasehold.enqueue('GREET', queue => 'mail')").fetchone()[0])
         with found.standby.connect() as connection:
             known = "select count(*) from leasehold.jobs"
-            wait_for(lambda: connection.execute(known).fetchone()[0], "the standby has the job", within=60)
+            until(lambda: connection.execute(known).fetchone()[0], "the standby has the job")
         yield found, job
     finally:
         found.close()
@@ -56,7 +56,7 @@ def there(pair, bare, monkeypatch) -> Callable[..., Done]:
     return lambda command, *more: bare(*command.format(job=pair[1]).split(), *more)
 
 
-def test_doctor_looks_and_says_that_it_is_a_standby(there):
+def test_doctor_reports_that_it_is_a_standby(there):
     found = {row["name"]: row for row in there("doctor --json").json}
     assert found["writable"]["verdict"] == "warn"
     assert "is a standby" in found["writable"]["detail"]
@@ -71,7 +71,7 @@ def test_verify_judges_what_the_standby_has(there):
     assert all(law["ok"] for law in done.json)
 
 
-def test_all_that_only_looks_works(there, pair):
+def test_all_that_only_reads_works(there, pair):
     for command in LOOKS:
         done = there(command)
         assert done.code == 0, (command, done)
@@ -103,13 +103,14 @@ def test_the_dashboard_and_every_get_of_the_api_work(pair, tmp_path):
             assert httpx.get(f"{url}/dashboard{path.format(job=job)}", timeout=30).status_code == 200, path
         assert httpx.get(f"{url}/ops/system", timeout=30).json()["standby"] is True
         assert "This database is a standby" in httpx.get(f"{url}/dashboard/", timeout=30).text
-        deadline = time.monotonic() + 60
-        while True:  # a try that the deadline cut off is answered with "unknown", and repeated with the same key
-            refused = httpx.post(f"{url}/jobs", json={"jobType": "GREET", "idempotencyKey": "k"}, timeout=60)
-            assert refused.status_code == 503, refused.text
-            if refused.json()["type"] != "/problems/outcome-unknown":
-                break
-            assert time.monotonic() < deadline, refused.text
+
+        def refusal() -> httpx.Response | None:
+            answer = httpx.post(f"{url}/jobs", json={"jobType": "GREET", "idempotencyKey": "k"}, timeout=60)
+            assert answer.status_code == 503, answer.text
+            # A try that the deadline cut off has an unknown outcome, and is repeated with the same key.
+            return answer if answer.json()["type"] != "/problems/outcome-unknown" else None
+
+        refused = until(refusal)
         assert TAKES_NO_WRITES in refused.json()["detail"], refused.text
     assert "this server is a standby" in (tmp_path / "log").read_text()
 

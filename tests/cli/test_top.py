@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from leasehold.cli.look import Look, picture
+from leasehold.cli.top import Snapshot, picture
 from leasehold.db.store import ErrorGroup, JobRow, Rate, WorkerRow
 from tests.cli.terminal import terminal
 
@@ -32,7 +32,7 @@ def test_in_a_terminal_it_is_live_and_q_ends_it(dsn, sql):
         assert screen.raw.rindex("\x1b[?1049l") > screen.raw.rindex("\x1b[?1049h"), "the screen is given back"
 
 
-def test_ctrl_c_ends_it_with_130_and_gives_the_terminal_back(dsn):
+def test_ctrl_c_ends_it_with_130_and_restores_the_terminal(dsn):
     with terminal("top", LEASEHOLD_DSN=dsn) as screen:
         screen.expect("leasehold top")
         screen.interrupt()
@@ -64,7 +64,7 @@ def test_the_picture_fits_the_terminal_whatever_there_is(width, height, many):
         for n in range(many)
     ]
     jobs = [_running(f"host:{n % 7}:worker", n) for n in range(many)]
-    seen = Look(now=NOW, figures={}, queues=queues, workers=workers, running=jobs, errors=errors)
+    seen = Snapshot(now=NOW, figures={}, queues=queues, workers=workers, running=jobs, errors=errors)
     out = StringIO()
     console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
     console.print(picture(seen, height=height, header=[Text("title")]))
@@ -73,11 +73,11 @@ def test_the_picture_fits_the_terminal_whatever_there_is(width, height, many):
     assert max(map(len, lines)) <= width
     assert "\x1b[31m" not in out.getvalue()
     if many:
-        assert "expired" in out.getvalue(), "a lease that has run out is told in words"
+        assert "expired" in out.getvalue(), "a lease that has run out is shown in words"
 
 
 def _running(worker: str, number: int) -> JobRow:
     return JobRow(
         uuid4(), "SEND", "mail", "running", "RUNNING", 0, 1, 0, 5, None, None, False, True, None, None, None, None,
-        worker, NOW + timedelta(seconds=number - 1), NOW, NOW, NOW, NOW, None,
+        worker, NOW + timedelta(seconds=number - 1), NOW, NOW, NOW, NOW, None, None,
     )  # fmt: skip

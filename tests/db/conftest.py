@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.db.migrate import Source
+from leasehold.db.migrations.migrate import Source
 
 TABLE = """
 create table thing (id bigint primary key, note text not null default 'a%b');

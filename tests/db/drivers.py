@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from leasehold import Intent, Job, Task
+from leasehold._aio import run_blocking
 from leasehold.app import App
 from leasehold.db.call import Call
-from leasehold.db.foreign import arun_on, run_on
+from leasehold.db.connections.foreign import execute_on
 
 
 @dataclass
@@ -48,7 +49,9 @@ class User:
         return await self.run(many, intents, connection=self.connection)
 
     async def send(self, call: Call[Any]) -> Any:
-        return await self.run(arun_on if self.is_async else run_on, self.connection, call)
+        if self.is_async:
+            return await self.run(execute_on, self.connection, call, blocking=False)
+        return await self.run(lambda: run_blocking(execute_on(self.connection, call, blocking=True)))
 
     async def ask(self, sql: str) -> Any:
         return await self.run(self.select, sql)

@@ -25,10 +25,13 @@ class Proxy:
         self._flowing: list[threading.Event] = []
         self._losing = 0
         self._what = b""
+        self._freezing = b""
         self.lost = 0
         """Answers lost so far."""
         self.connections = 0
         """Connections accepted so far."""
+        self.carried = 0
+        """Connections that are open on both sides."""
         self._listener = self._listen(0)
         self._port = self._listener.getsockname()[1]
         user = quote(self._target["user"])
@@ -41,9 +44,7 @@ class Proxy:
 
     def go_away(self) -> None:
         """Refuse new connections and cut those there are."""
-        # Closing alone does not wake a thread that waits in accept().
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.refuse_new()
         with self._guard:
             cut, self._open = self._open, []
         for end in cut:
@@ -55,10 +56,13 @@ class Proxy:
             for flowing in self._flowing:
                 flowing.clear()
 
+    def freeze_at(self, what: str) -> None:
+        """Freeze a connection when it carries a statement with this word in it: the statement does not arrive."""
+        self._freezing = what.encode()
+
     def refuse_new(self) -> None:
         """Accept no more connections; those there are stay."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        _cut(self._listener)  # closing alone does not wake a thread that waits in accept()
 
     def thaw(self) -> None:
         """What has been held up passes."""
@@ -95,6 +99,7 @@ class Proxy:
             server = self._reach_server()
             with self._guard:
                 self._open += [client, server]
+                self.carried += 1
                 flowing = threading.Event()
                 flowing.set()
                 self._flowing.append(flowing)
@@ -115,6 +120,8 @@ class Proxy:
     ) -> None:
         try:
             while data := client.recv(65536):
+                if self._freezing and self._freezing in data:
+                    flowing.clear()
                 flowing.wait()
                 with self._guard:
                     if self._losing and self._what in data:
@@ -133,15 +140,17 @@ class Proxy:
             while data := server.recv(65536):
                 flowing.wait()
                 if asked.is_set():
+                    self.lost += 1  # now: on a busy machine the client may give up before the rest is there
                     while not data.endswith(_READY):
                         data += server.recv(65536)
-                    self.lost += 1
                     return
                 client.sendall(data)
         except OSError:
             pass
         finally:
             _cut(client, server)
+            with self._guard:
+                self.carried -= 1
 
 
 def _cut(*ends: socket.socket) -> None:

@@ -8,8 +8,8 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
-from leasehold.db.migrate import migrate, plan
-from leasehold.db.migrate_errors import ROLES, worth_repeating
+from leasehold.db.migrations.errors import ROLES, worth_repeating
+from leasehold.db.migrations.migrate import migrate, plan
 from leasehold.embedded import EmbeddedServer
 from leasehold.errors import ConfigError, NotPermitted
 
@@ -109,7 +109,7 @@ def test_an_encoding_that_cannot_hold_every_text_is_refused_before_anything_chan
 
 
 @pytest.mark.parametrize("message", ["tuple concurrently updated", "Tupel gleichzeitig aktualisiert"])
-def test_whether_to_try_again_is_told_by_the_code_in_every_language(dsn, message):
+def test_whether_to_try_again_follows_from_the_code_in_every_language(dsn, message):
     with psycopg.connect(dsn, autocommit=True) as connection, pytest.raises(errors.InternalError_) as raised:
         connection.execute(f"do $$ begin raise exception '{message}' using errcode = 'XX000'; end $$")
     assert worth_repeating(raised.value)

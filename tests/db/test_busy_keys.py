@@ -4,14 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from faults.waiting import auntil, until
 from leasehold import App, DatabaseUnavailable, Intent, Job
-from leasehold.db import way as network
-from leasehold.db.pool import Database
+from leasehold.db.connections import dial as network
+from leasehold.db.database import Database
 from leasehold.errors import LockTimeout
 from tests.db.proxy import Proxy
 
@@ -59,13 +61,6 @@ def waiting(look: psycopg.Connection) -> int:
     return int(found[0])
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def keyed_jobs(look: psycopg.Connection) -> list[UUID]:
     return [row[0] for row in look.execute("select id from jobs where idempotency_key = 'km'")]
 
@@ -94,7 +89,7 @@ async def test_many_coroutines_of_one_busy_key_leave_the_connections_to_others(
     ids = await database.anew_ids(80)
     store = database.store
     same = [asyncio.create_task(database.arun(store.enqueue(KEYED, id=job_id))) for job_id in ids[:40]]
-    await asyncio.sleep(0.1)
+    await auntil(lambda: waiting(look) > 0)
     for job_id in ids[40:]:
         assert await database.arun(store.enqueue(PLAIN, id=job_id)) == UUID(job_id)
     holder.commit()
@@ -125,10 +120,9 @@ def test_a_key_that_stays_in_use_ends_in_an_error_that_names_it_and_nothing_is_r
 def test_a_batch_with_a_key_that_stays_in_use_names_its_keys(
     blocking: bool, dsn: str, look: psycopg.Connection, holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.db.pool._ANSWER_SECONDS", 1.5)
-    database = Database(dsn, schema="leasehold", wait=1, answer=1.5)
+    monkeypatch.setattr("leasehold.db.database._ANSWER_SECONDS", 1.5)
+    monkeypatch.setattr("leasehold.app.Database", partial(Database, wait=1, answer=1.5))
     app = App(dsn)
-    app._database = database
     batch = [PLAIN, KEYED, Intent(kind="K", payload="{}", idempotency_key="other")]
 
     async def record() -> list[Job[None]]:
@@ -171,9 +165,9 @@ def test_a_call_that_was_given_up_does_not_wait_on_in_the_server(
     database.close()
 
 
-def test_a_server_that_cannot_look_for_its_clients_is_not_asked_to() -> None:
+def test_a_server_that_cannot_check_its_clients_is_not_asked_to() -> None:
     checking = "-c client_connection_check_interval="
-    found = network.Way()
+    found = network.Route()
     assert checking in (found.options({}) or "")
     error = psycopg.OperationalError('FATAL:  invalid value for parameter "client_connection_check_interval": 2000')
     assert found.refused(error)

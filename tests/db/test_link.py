@@ -1,4 +1,4 @@
-"""A worker's connections come back by themselves, and never give one call the answer of another."""
+"""A worker's connections come back by themselves, and never return the answer of another call."""
 
 import asyncio
 import socket
@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 
-from leasehold import DatabaseUnavailable, InvalidJob, SchemaMismatch
+from leasehold import DatabaseUnavailable, SchemaMismatch
 from leasehold.db.call import Call
-from leasehold.db.link import Backoff, Link, ThreadLink
-from leasehold.errors import DatabaseTrouble
+from leasehold.db.connections.link import Backoff, Link, ThreadLink
+from leasehold.errors import DatabaseTrouble, InvalidArgument
 from tests.db.proxy import PASSWORD, Proxy
 from tests.timing import bound
 
@@ -55,7 +55,7 @@ def end(look: psycopg.Connection, pid: object) -> None:
     look.execute("select pg_terminate_backend(%s, 5000)", [pid])
 
 
-async def test_a_broken_connection_is_told_once_and_made_again(link: Link, look: psycopg.Connection) -> None:
+async def test_a_broken_connection_raises_once_and_is_made_again(link: Link, look: psycopg.Connection) -> None:
     first = await link.run(PID)
     assert await link.run(PID) == first
     end(look, first)
@@ -65,7 +65,7 @@ async def test_a_broken_connection_is_told_once_and_made_again(link: Link, look:
     assert await link.run(PID) != first
 
 
-def test_a_broken_connection_of_a_thread_is_told_once_and_made_again(
+def test_a_broken_connection_of_a_thread_raises_once_and_is_made_again(
     thread_link: ThreadLink, look: psycopg.Connection
 ) -> None:
     first = thread_link.run(PID)
@@ -120,7 +120,7 @@ async def test_coroutines_take_turns(link: Link) -> None:
 
 async def test_an_error_of_ours_leaves_the_connection_alone(link: Link) -> None:
     first = await link.run(PID)
-    with pytest.raises(InvalidJob, match="kind is empty"):
+    with pytest.raises(InvalidArgument, match="kind is empty"):
         await link.run(REFUSED)
     with pytest.raises(SchemaMismatch):
         await link.run(scalar("select nowhere.x()"))
@@ -131,7 +131,7 @@ async def test_an_error_of_ours_leaves_the_connection_alone(link: Link) -> None:
 
 def test_an_error_of_ours_leaves_the_connection_of_a_thread_alone(thread_link: ThreadLink) -> None:
     first = thread_link.run(PID)
-    with pytest.raises(InvalidJob, match="kind is empty"):
+    with pytest.raises(InvalidArgument, match="kind is empty"):
         thread_link.run(REFUSED)
     with pytest.raises(DatabaseTrouble, match="42703"):
         thread_link.run(scalar("select nosuchcolumn"))
@@ -153,7 +153,7 @@ async def test_what_the_database_has_undone_may_be_repeated(link: Link, statemen
         await link.run(Call(statement, (), len))
 
 
-async def test_a_link_never_tells_the_password(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_link_never_shows_the_password(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     proxy.go_away()
     link, thread_link = Link(proxy.dsn, name="test"), ThreadLink(proxy.dsn, name="test")

@@ -1,15 +1,14 @@
-"""A hint comes with every job, from whatever connection, and again after the listener's own was lost."""
+"""A notification arrives with every job, from whatever connection, and again after the listener's own was lost."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import psycopg
 import pytest
 
-from leasehold.db.listen import Listener
-from leasehold.intent import DUE
+from faults.waiting import astays, auntil
+from leasehold.db.notify import CANCEL, DUE, QUEUE, Listener
 
 NAME = "test listener"
 OURS = "from pg_stat_activity where application_name = %s and datname = current_database()"
@@ -25,7 +24,10 @@ def look(dsn: str) -> Iterator[psycopg.Connection]:
 @asynccontextmanager
 async def listening(dsn: str, schema: str = "leasehold") -> AsyncIterator[tuple[Listener, "asyncio.Queue[str]"]]:
     hints: asyncio.Queue[str] = asyncio.Queue()
-    listener = Listener(dsn, schema=schema, name=NAME, hint=hints.put_nowait)
+    listener = Listener(dsn, schema=schema, name=NAME)
+    listener.on(QUEUE, hints.put_nowait)
+    listener.on(DUE, lambda rest: hints.put_nowait(f"due {rest}"))
+    listener.on(CANCEL, lambda rest: hints.put_nowait(f"cancelled {rest}"))
     running = asyncio.create_task(listener.run())
     try:
         yield listener, hints
@@ -39,27 +41,62 @@ async def next_hint(hints: "asyncio.Queue[str]") -> str:
     return await asyncio.wait_for(hints.get(), 60)
 
 
-async def test_a_job_of_another_connection_is_a_hint_with_its_queue(dsn: str, look: psycopg.Connection) -> None:
+async def connected(hints: "asyncio.Queue[str]") -> None:
+    """Wait for a new connection: every callback is called, for notifications may have been lost."""
+    assert [await next_hint(hints) for _ in range(3)] == ["", "due ", "cancelled "]
+
+
+async def test_a_notification_goes_to_the_callback_of_its_name_and_any_other_is_a_queue(
+    dsn: str, look: psycopg.Connection
+) -> None:
+    names = ["mail", "@due", "@cancel:7:8", "@cancel", "a: b", "@due:", "@new", "last"]
+    async with listening(dsn) as (_, hints):
+        await connected(hints)
+        for name in names:
+            look.execute("select pg_notify('leasehold', %s)", [name])
+        got = [await next_hint(hints) for _ in range(8)]
+    assert got == ["mail", "due ", "cancelled 7:8", "@cancel", "a: b", "@due:", "@new", "last"]
+
+
+async def test_who_sleeps_until_there_is_a_job_is_called_once(dsn: str, look: psycopg.Connection) -> None:
     async with listening(dsn) as (listener, hints):
-        assert await next_hint(hints) == ""  # what came before was missed: look everywhere
+        await connected(hints)
+        listener.at_next_job = lambda: hints.put_nowait("a job")
+        for name in ["@due", "mail", "mail"]:
+            look.execute("select pg_notify('leasehold', %s)", [name])
+        assert [await next_hint(hints) for _ in range(4)] == ["due ", "mail", "a job", "mail"]
+
+
+async def test_a_notification_without_a_name_is_of_any_queue(dsn: str, look: psycopg.Connection) -> None:
+    """Limits send it: jobs of some queue may run now."""
+    async with listening(dsn) as (listener, hints):
+        await connected(hints)
+        listener.at_next_job = lambda: hints.put_nowait("a job")
+        look.execute("select pg_notify('leasehold', '')")
+        assert [await next_hint(hints) for _ in range(2)] == ["", "a job"]
+
+
+async def test_a_job_of_another_connection_is_a_notification_with_its_queue(dsn: str, look: psycopg.Connection) -> None:
+    async with listening(dsn) as (listener, hints):
+        await connected(hints)
         assert listener.listening.is_set()
         look.execute("select enqueue('K', queue => 'mail')")
         assert await next_hint(hints) == "mail"
         look.execute("select enqueue('K', run_after => '1 hour')")
-        assert await next_hint(hints) == DUE
+        assert await next_hint(hints) == "due "
         with look.transaction(force_rollback=True):
             look.execute("select enqueue('K', queue => 'never')")
         look.execute("select enqueue('K', queue => 'after')")
         assert await next_hint(hints) == "after"
 
 
-async def test_hints_come_again_after_the_connection_was_lost(dsn: str, look: psycopg.Connection) -> None:
+async def test_notifications_come_again_after_the_connection_was_lost(dsn: str, look: psycopg.Connection) -> None:
     async with listening(dsn) as (listener, hints):
         for _ in range(3):
-            assert await next_hint(hints) == ""
+            await connected(hints)
             look.execute(END, [NAME])
             look.execute("select enqueue('K', queue => 'missed')")
-        assert await next_hint(hints) == ""
+        await connected(hints)
         await asyncio.wait_for(listener.listening.wait(), 60)
         look.execute("select enqueue('K', queue => 'mail')")
         assert await next_hint(hints) == "mail"
@@ -67,7 +104,7 @@ async def test_hints_come_again_after_the_connection_was_lost(dsn: str, look: ps
 
 async def test_other_schemas_are_not_our_business(dsn: str, look: psycopg.Connection) -> None:
     async with listening(dsn, schema="elsewhere") as (_, hints):
-        assert await next_hint(hints) == ""
+        await connected(hints)
         look.execute("select enqueue('K')")
         look.execute("select pg_notify('elsewhere', 'ours')")
         assert await next_hint(hints) == "ours"
@@ -75,17 +112,19 @@ async def test_other_schemas_are_not_our_business(dsn: str, look: psycopg.Connec
 
 async def test_a_database_that_is_not_there_is_waited_for(empty_dsn: str) -> None:
     nowhere = empty_dsn.replace("/test_", "/nowhere_")
+    name = nowhere.partition("?")[0].rpartition("/")[2]
     async with listening(nowhere) as (listener, hints):
-        await asyncio.sleep(0.3)
-        assert not listener.listening.is_set()
-        assert hints.empty()
+        await astays(lambda: not listener.listening.is_set() and hints.empty(), "it does not listen", seconds=0.3)
+        with psycopg.connect(empty_dsn, autocommit=True) as owner:
+            owner.execute(f'create database "{name}"')
+            try:
+                await asyncio.wait_for(listener.listening.wait(), 60)
+            finally:
+                owner.execute(f'drop database "{name}" with (force)')
 
 
 async def test_a_listener_that_was_cancelled_leaves_no_connection(dsn: str, look: psycopg.Connection) -> None:
     async with listening(dsn) as (listener, hints):
         await next_hint(hints)
     assert not listener.listening.is_set()
-    deadline = time.monotonic() + 60
-    while look.execute(f"select count(*) {OURS}", [NAME]).fetchone() != (0,):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await auntil(lambda: look.execute(f"select count(*) {OURS}", [NAME]).fetchone() == (0,))

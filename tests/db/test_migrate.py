@@ -1,7 +1,7 @@
 import psycopg
 import pytest
 
-from leasehold.db.migrate import LATEST, check, migrate, plan
+from leasehold.db.migrations.migrate import LATEST, check, migrate, plan
 from leasehold.errors import ConfigError, NotPermitted, SchemaMismatch
 
 
@@ -96,24 +96,24 @@ def test_an_earlier_release_does_not_take_back_the_functions_of_a_later_one(empt
     old = files.source
     migrate(empty_dsn, source=old)
     files.function("things", "create or replace function later() returns int language sql as 'select 1';")
-    monkeypatch.setattr("leasehold.db.migrate.__version__", "99.10.0rc1")
+    monkeypatch.setattr("leasehold.db.migrations.migrate.__version__", "99.10.0rc1")
     migrate(empty_dsn, source=files.source)
-    monkeypatch.setattr("leasehold.db.migrate.__version__", "99.9.0")
+    monkeypatch.setattr("leasehold.db.migrations.migrate.__version__", "99.9.0")
     report = migrate(empty_dsn, source=old)
     assert report.superseded
     assert not report.changed
-    assert plan(empty_dsn, source=old).empty
+    assert not plan(empty_dsn, source=old).changed
 
 
 def test_a_plan_changes_nothing(empty_dsn, files, dump):
     before = dump(empty_dsn)
     todo = plan(empty_dsn, source=files.source)
-    assert [migration.name for migration in todo.migrations] == ["0001_things"]
-    assert [file.name for file in todo.functions] == ["things.sql"]
-    assert (todo.version, todo.target, todo.empty) == (0, 1, False)
+    assert todo.migrations == ("0001_things",)
+    assert todo.functions == ("things.sql",)
+    assert (todo.before, todo.version, todo.changed) == (0, 1, True)
     assert dump(empty_dsn) == before
     migrate(empty_dsn, source=files.source)
-    assert plan(empty_dsn, source=files.source).empty
+    assert not plan(empty_dsn, source=files.source).steps
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_schema_name_that_is_not_plain_is_refused(schema):
             action("postgresql://127.0.0.1:1/never_asked", schema=schema)
 
 
-def test_a_schema_of_somebody_else_is_left_alone(empty_dsn, files):
+def test_a_schema_of_another_owner_is_left_alone(empty_dsn, files):
     execute(empty_dsn, "create schema app", "create table app.migrations (id text)")
     with pytest.raises(ConfigError, match="not Leasehold's"):
         migrate(empty_dsn, schema="app", source=files.source)
@@ -221,7 +221,7 @@ def test_files_that_cannot_be_right_are_refused(files, name, text, message):
 def test_the_packaged_files_install_and_pass_the_check(dsn):
     assert LATEST >= 1
     check(dsn)
-    assert plan(dsn).empty
+    assert not plan(dsn).steps
 
 
 @pytest.mark.parametrize("role", ["producer", "worker", "operator", "viewer"])

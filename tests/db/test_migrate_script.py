@@ -3,14 +3,14 @@ import subprocess
 import psycopg
 import pytest
 
-from leasehold.db.migrate import LATEST, migrate, plan, script
-from leasehold.db.schema_files import packaged
+from leasehold.db.migrations.files import packaged
+from leasehold.db.migrations.migrate import LATEST, migrate, plan, script
 from leasehold.errors import ConfigError
 
 
 @pytest.fixture
 def psql(program):
-    """Run a script as a DBA would; gives the finished process."""
+    """Run a script as a DBA would; returns the finished process."""
     tool = program("psql")
 
     def run(dsn, text, *options):
@@ -45,7 +45,7 @@ def test_the_script_makes_what_migrate_makes(empty_dsn, second_dsn, files, dump,
     assert (ran.returncode, ran.stderr) == (0, "")
     migrate(second_dsn, schema=schema, source=source)
     assert dump(empty_dsn) == dump(second_dsn)
-    assert plan(empty_dsn, schema=schema, source=source).empty
+    assert not plan(empty_dsn, schema=schema, source=source).steps
 
 
 def test_a_script_upgrades_exactly_from_where_it_starts(empty_dsn, files, psql):
@@ -53,10 +53,10 @@ def test_a_script_upgrades_exactly_from_where_it_starts(empty_dsn, files, psql):
     migrate(empty_dsn, source=files.source.until(1))
     wrong = psql(empty_dsn, script(after=2, source=files.source))
     assert "schema leasehold is not at migration 2" in wrong.stderr
-    assert plan(empty_dsn, source=files.source).version == 1
+    assert plan(empty_dsn, source=files.source).before == 1
     right = psql(empty_dsn, script(after=1, source=files.source), "-v", "ON_ERROR_STOP=1")
     assert (right.returncode, right.stderr) == (0, "")
-    assert plan(empty_dsn, source=files.source).empty
+    assert not plan(empty_dsn, source=files.source).steps
 
 
 def test_a_script_run_twice_changes_nothing_the_second_time(empty_dsn, files, dump, psql):

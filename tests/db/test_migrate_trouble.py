@@ -8,14 +8,18 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from leasehold.db.migrate import Limits, migrate, plan
+from faults.waiting import until
+from leasehold.db.migrations import migrate as module
+from leasehold.db.migrations import plan as steps
+from leasehold.db.migrations.migrate import Limits, back, check, migrate, plan, way_back
 from leasehold.errors import DatabaseUnavailable, LeaseholdError, NotPermitted
+from tests.db.proxy import Proxy
 from tests.timing import bound
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from leasehold.db.migrate import Source, migrate
+from leasehold.db.migrations.migrate import Source, migrate
 print(len(migrate(sys.argv[1], source=Source.load(Path(sys.argv[2]))).migrations))
 """
 QUICK = Limits(lock_timeout=0.2, turn_timeout=0.5, attempts=2, first_pause=0.05)
@@ -31,20 +35,9 @@ def start(dsn, files):
     )
 
 
-def wait_for(dsn, query):
-    """Until the query finds something."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for _ in range(600):
-            found = connection.execute(query).fetchone()
-            if found:
-                return found
-            time.sleep(0.05)
-    raise AssertionError(f"nothing came of {query}")
-
-
 @contextmanager
 def role_with(dsn, *options):
-    """A role of its own; gives a DSN that acts as it."""
+    """A role of its own; yields a DSN that acts as it."""
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"][-40:] + "_role"
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f'create role "{name}" {" ".join(options)}')
@@ -63,19 +56,63 @@ def test_twenty_processes_at_once_do_it_once(empty_dsn, files):
     assert sorted(output for (output, _), _ in answers) == ["0\n"] * 19 + ["2\n"]
 
 
+@pytest.mark.parametrize(
+    ("run", "what"),
+    [
+        (migrate, "server_encoding"),
+        (migrate, "pg_advisory"),
+        (migrate, "schema_supports_from'"),  # the plan
+        (migrate, "create table jobs"),
+        (migrate, "COMMIT"),
+        (plan, "schema_supports_from'"),
+        (back, "server_encoding"),
+        (way_back, "function_sets"),
+        (check, "schema_supports_from'"),
+    ],
+)
+def test_a_frozen_connection_is_given_up_whatever_it_carries(empty_dsn, run, what, monkeypatch, request):
+    if run in (back, way_back):
+        migrate(empty_dsn)
+    monkeypatch.setattr(module, "_ANSWER", 1.0)
+    proxy = Proxy(empty_dsn)
+    request.addfinalizer(proxy.close)
+    proxy.freeze_at(what)
+    limits = {"limits": Limits(turn_timeout=0.5, step_timeout=1.0)} if run in (migrate, back) else {}
+    began = time.monotonic()
+    with pytest.raises(DatabaseUnavailable, match=r"no answer from PostgreSQL within 1(\.5)? s"):
+        run(proxy.dsn, **limits)
+    assert time.monotonic() - began < bound(10)
+    monkeypatch.undo()
+    proxy.freeze_at("")
+    proxy.thaw()  # the server, too, sees the end of the other migration
+    migrate(empty_dsn)
+
+
+def test_a_migrator_whose_network_is_gone_releases_its_locks(empty_dsn, monkeypatch, request):
+    """The server is not asked to commit and hears nothing any more, and another migration gets its turn."""
+    monkeypatch.setattr(steps, "_SETTINGS", steps._SETTINGS.replace("'30s'", "'1s'"))
+    monkeypatch.setattr(module, "_ANSWER", 1.0)
+    proxy = Proxy(empty_dsn)
+    request.addfinalizer(proxy.close)
+    proxy.freeze_at("COMMIT")
+    with pytest.raises(DatabaseUnavailable):
+        migrate(proxy.dsn)
+    monkeypatch.undo()
+    assert migrate(empty_dsn).migrations
+
+
 def test_a_killed_migration_leaves_nothing_and_the_next_succeeds(empty_dsn, files):
     files.migration("0002_endless", "create table half (); select pg_sleep(300);")
     process = start(empty_dsn, files)
-    wait_for(
-        empty_dsn,
-        "select pid from pg_stat_activity where datname = current_database()"
-        " and application_name = 'leasehold migrate' and wait_event = 'PgSleep'",
-    )
+    sleeps = """select from pg_stat_activity where datname = current_database()
+        and application_name = 'leasehold migrate' and wait_event = 'PgSleep'"""
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        until(lambda: connection.execute(sleeps).rowcount, "the migration is under way")
     process.kill()
     process.communicate(timeout=60)
-    assert plan(empty_dsn, source=files.source).create_schema
+    assert plan(empty_dsn, source=files.source).steps[0].title == "schema leasehold"
     files.migration("0002_endless", "create table half ();")
-    # The server notices within a second that nobody listens to the endless one any more.
+    # The server notices within a second that the client of the endless one is gone.
     report = migrate(empty_dsn, source=files.source, limits=Limits(turn_timeout=20))
     assert report.migrations == ("0001_things", "0002_endless")
 
@@ -92,7 +129,7 @@ def test_a_blocked_migration_gives_up_and_names_who_blocks(empty_dsn, files):
         who = f"pid {blocker.info.backend_pid} (a long report, idle in transaction, its transaction is "
         assert who in str(caught.value)
         assert "s old): select count(*)" in str(caught.value)
-    assert plan(empty_dsn, source=files.source).version == 1
+    assert plan(empty_dsn, source=files.source).before == 1
 
 
 def test_a_blocked_migration_tries_again_and_succeeds_when_the_way_is_free(empty_dsn, files):
@@ -139,7 +176,7 @@ def test_a_broken_connection_says_that_nothing_is_half_done(empty_dsn, files):
     files.migration("0002_broken", KILL)
     with pytest.raises(DatabaseUnavailable, match="broke during migration 0002_broken"):
         migrate(empty_dsn, source=files.source)
-    assert plan(empty_dsn, source=files.source).create_schema
+    assert plan(empty_dsn, source=files.source).steps[0].title == "schema leasehold"
 
 
 def test_two_databases_that_create_the_same_role_at_once_both_succeed(server, empty_dsn, files):
@@ -160,15 +197,15 @@ def test_two_databases_that_create_the_same_role_at_once_both_succeed(server, em
             connection.execute(f'drop role "{name}"')
 
 
-def test_a_role_that_may_not_create_schemas_is_told_so(empty_dsn, files):
+def test_a_role_that_may_not_create_schemas_gets_an_error_that_says_so(empty_dsn, files):
     with role_with(empty_dsn) as (name, dsn):
-        assert plan(dsn, source=files.source).target == 1
+        assert plan(dsn, source=files.source).version == 1
         with pytest.raises(NotPermitted, match=f"'{name}' lacks CREATE on database") as caught:
             migrate(dsn, source=files.source)
         assert "leasehold migrate --sql" in str(caught.value.hint)
 
 
-def test_a_role_that_may_not_create_roles_is_told_so(empty_dsn, files):
+def test_a_role_that_may_not_create_roles_gets_an_error_that_says_so(empty_dsn, files):
     files.migration("0002_role", "create role mig_never_made;")
     with role_with(empty_dsn) as (name, dsn), psycopg.connect(empty_dsn, autocommit=True) as admin:
         # An empty schema made for it is enough otherwise.
@@ -178,7 +215,7 @@ def test_a_role_that_may_not_create_roles_is_told_so(empty_dsn, files):
         assert migrate(dsn, source=files.source.until(1)).version == 1
 
 
-def test_a_role_that_does_not_own_the_schema_is_told_whose_it_is(empty_dsn, files):
+def test_a_role_that_does_not_own_the_schema_gets_an_error_that_names_the_owner(empty_dsn, files):
     migrate(empty_dsn, source=files.source)
     with role_with(empty_dsn) as (name, dsn):
         for action in (plan, migrate):

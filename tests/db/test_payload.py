@@ -90,7 +90,7 @@ class Seen(NamedTuple):
     argument: Any
     """As the task gets it."""
     result: Any
-    """As whoever waits for the job gets it."""
+    """As a program that waits for the job gets it."""
     text: str
     """The payload as the database has it."""
 
@@ -175,7 +175,7 @@ def shown(value: Any) -> str:
     return str(abs(value) if isinstance(value, float) and value == 0 else value)
 
 
-# -- what jsonb changes, and so what nobody may rely on
+# -- what jsonb changes, and so what no program may rely on
 
 
 def test_keys_come_back_in_the_order_of_jsonb(box: Box) -> None:
@@ -192,11 +192,10 @@ def test_the_sign_of_a_zero_is_lost_in_a_float_and_kept_in_a_decimal(box: Box) -
     assert str(box.through(Decimal, Decimal("-0")).argument) == "-0"
 
 
-def test_under_any_a_large_float_comes_back_as_an_integer(box: Box) -> None:
+def test_under_any_a_large_float_is_refused_because_it_would_come_back_as_an_integer(box: Box) -> None:
     """jsonb writes exponents out: 1e300 is a one with three hundred zeros, and nothing says it was a float."""
-    seen = box.through(list[Any], [1e300])
-    assert seen.argument == seen.result == [10**300]
-    assert type(seen.argument[0]) is int
+    with pytest.raises(InvalidArguments, match="a float would be read back as an int"):
+        box.task(list[Any]).arguments.encode(([1e300],), {})
     assert alike(box.through(float, 1e300).argument, 1e300)
 
 

@@ -14,11 +14,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from leasehold import App, ConfigError, DatabaseUnavailable, Intent, InvalidJob
-from leasehold.db import idle
+from faults.waiting import auntil, until
+from leasehold import App, ConfigError, DatabaseUnavailable, IdempotencyConflict, Intent, InvalidJob
+from leasehold.db import database as pool
 from leasehold.db.call import Call
-from leasehold.db.pool import Database
-from leasehold.ids import IdMaker
+from leasehold.db.database import Database
+from leasehold.db.store import IdMaker
+from leasehold.errors import InvalidArgument
 from tests.db.proxy import PASSWORD, Proxy
 from tests.timing import bound
 
@@ -120,7 +122,7 @@ def test_many_whose_answer_was_lost_are_repeated_together(
 
 
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_a_call_that_must_not_be_repeated_is_told_and_not_sent_twice(
+def test_a_call_that_must_not_be_repeated_raises_and_is_not_sent_twice(
     colour: str, database: Database, proxy: Proxy, look: psycopg.Connection
 ) -> None:
     once = database.store.enqueue(INTENT)
@@ -143,7 +145,7 @@ def test_a_call_that_must_not_be_repeated_is_told_and_not_sent_twice(
 
 @pytest.mark.parametrize("colour", ["thread", "loop"])
 def test_a_connection_that_died_idle_is_noticed_before_it_is_used(
-    colour: str, database: Database, look: psycopg.Connection
+    colour: str, database: Database, proxy: Proxy, look: psycopg.Connection
 ) -> None:
     """Even for a call that must not be repeated: nothing was sent."""
     careful = replace(PID, repeatable=False)
@@ -151,13 +153,13 @@ def test_a_connection_that_died_idle_is_noticed_before_it_is_used(
     async def on_loop() -> tuple[int, int]:
         first = await database.arun(PID)
         look.execute("select pg_terminate_backend(%s, 5000)", [first])
-        await asyncio.sleep(0.2)
+        await auntil(lambda: proxy.carried == 0)
         return first, await database.arun(careful)
 
     def in_thread() -> tuple[int, int]:
         first = database.run(PID)
         look.execute("select pg_terminate_backend(%s, 5000)", [first])
-        time.sleep(0.2)
+        until(lambda: proxy.carried == 0)
         return first, database.run(careful)
 
     first, second = in_thread() if colour == "thread" else asyncio.run(on_loop())
@@ -196,7 +198,7 @@ def test_a_database_that_is_away_for_two_seconds_is_waited_for(
 
 
 @WAYS
-def test_a_database_that_stays_away_is_told_in_time_and_the_password_never(
+def test_a_database_that_stays_away_is_an_error_in_time_without_the_password(
     way: Callable[[Database], UUID], proxy: Proxy, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -235,7 +237,7 @@ def test_a_dsn_that_cannot_be_understood_is_refused_without_a_word_of_it(dsn: st
     assert PASSWORD not in told
 
 
-def test_a_port_that_is_no_number_is_told_without_the_password() -> None:
+def test_a_port_that_is_no_number_is_an_error_without_the_password() -> None:
     database = Database(f"postgresql://me:{PASSWORD}@localhost:port/x", schema="leasehold", wait=0.1)
     with pytest.raises(DatabaseUnavailable, match="port") as caught:
         database.run(PID)
@@ -255,10 +257,10 @@ async def test_more_coroutines_than_connections_wait_for_their_turn(database: Da
     assert proxy.connections <= 10
 
 
-async def test_whoever_gets_no_turn_in_time_is_told(dsn: str) -> None:
+async def test_a_call_that_gets_no_connection_in_time_raises(dsn: str, look: psycopg.Connection) -> None:
     database = Database(dsn, schema="leasehold", wait=0.5)
     sleepers = [asyncio.create_task(database.arun(scalar("select 1 from pg_sleep(1.5)"))) for _ in range(10)]
-    await asyncio.sleep(0.2)
+    await auntil(lambda: sleeping(look) == 10)
     with pytest.raises(DatabaseUnavailable, match="all 10 connections for coroutines were in use"):
         await database.arun(PID)
     assert await asyncio.to_thread(database.run, PID)  # the threads' connections are others
@@ -280,19 +282,18 @@ async def test_a_cancelled_call_leaves_no_answer_for_the_next(database: Database
         await asyncio.wait([slow])
 
 
+def sleeping(look: psycopg.Connection) -> int:
+    """How many sessions are in pg_sleep()."""
+    query = "select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"
+    return look.execute(query).rowcount
+
+
 def open_connections(look: psycopg.Connection) -> int:
     found = look.execute(
         "select count(*) from pg_stat_activity where application_name = 'leasehold' and datname = current_database()"
     ).fetchone()
     assert found
     return int(found[0])
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_close_leaves_no_connection_of_any_thread_or_loop(dsn: str, look: psycopg.Connection) -> None:
@@ -318,8 +319,7 @@ def test_a_call_under_way_ends_well_when_the_connections_are_closed(dsn: str, lo
     database = Database(dsn, schema="leasehold")
     with ThreadPoolExecutor(1) as thread:
         slow = thread.submit(database.run, scalar("select 42 from pg_sleep(0.5)"))
-        until(lambda: open_connections(look) > 0)
-        time.sleep(0.1)
+        until(lambda: sleeping(look) == 1)
         database.close()
         assert slow.result(60) == 42
     until(lambda: open_connections(look) == 0)
@@ -336,19 +336,18 @@ def test_a_loop_that_is_over_leaves_no_connection_once_another_begins(dsn: str, 
 def test_a_connection_is_used_again_until_it_is_old(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     first = database.run(PID)
     assert database.run(PID) == first
-    monkeypatch.setattr(idle, "MAX_AGE", 0.0)
+    monkeypatch.setattr(pool, "MAX_AGE", 0.0)
     assert database.run(PID) == first
     assert database.run(PID) != first
 
 
-def test_connections_that_nobody_needs_are_closed(
+def test_connections_that_are_not_needed_are_closed(
     database: Database, look: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadPoolExecutor(5) as threads:
         list(threads.map(lambda _: database.run(scalar("select 1 from pg_sleep(0.2)")), range(5)))
     assert open_connections(look) == 5
-    time.sleep(0.1)
-    monkeypatch.setattr(idle, "MAX_IDLE", 0.05)
+    monkeypatch.setattr(pool, "MAX_IDLE", 0.0)
     database.run(PID)
     until(lambda: open_connections(look) == 1)
 
@@ -372,9 +371,25 @@ def test_prepared_statements_are_used_unless_switched_off(
         assert bool(asyncio.run(on_loop())) is (setting == "on")
 
 
+def test_only_a_call_that_records_jobs_raises_invalid_job(database: Database) -> None:
+    job = '{"id": "%s", "kind": "k", "payload": {}, "idempotency_key": "%s", "strict": true}'
+    first, second, third = database.new_ids(3)
+    database.run(database.store.submit_many(f"[{job % (first, 'taken')}]"))
+    with pytest.raises(InvalidArgument) as caught:
+        database.run(database.store.list_jobs({}, None, -1))
+    assert type(caught.value) is InvalidArgument
+    with pytest.raises(InvalidJob) as refused:
+        database.run(database.store.submit_many(f"[{job % (second, 'a')}, {job % (third, '')}]", all_or_none=True))
+    assert refused.value.place == 1
+    taken = (job % (third, "taken")).replace('"k"', '"another"')
+    with pytest.raises(IdempotencyConflict) as conflict:
+        database.run(database.store.submit_many(f"[{job % (second, 'a')}, {taken}]", all_or_none=True))
+    assert conflict.value.place == 1
+
+
 def test_an_error_of_ours_keeps_the_connection(database: Database) -> None:
     first = database.run(PID)
-    with pytest.raises(InvalidJob, match="kind is empty"):
+    with pytest.raises(InvalidArgument, match="kind is empty"):
         database.run(scalar("select leasehold.enqueue('')"))
     with pytest.raises(psycopg.errors.UndefinedColumn):
         database.run(scalar("select nosuchcolumn"))

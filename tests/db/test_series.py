@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from leasehold import App, Intent, InvalidJob
-from leasehold.intent import Chunks
+from leasehold.db.call import Series
 from tests.db.proxy import Proxy
 
-MANY = 3 * Chunks.SIZE + 7
+MANY = 3 * Series.SIZE + 7
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def bad_one_in(how_many: int) -> Iterator[Intent]:
     raise InvalidJob("the next one is no good")
 
 
-@pytest.mark.parametrize("how_many", [0, 1, Chunks.SIZE - 1, Chunks.SIZE, Chunks.SIZE + 1, MANY])
+@pytest.mark.parametrize("how_many", [0, 1, Series.SIZE - 1, Series.SIZE, Series.SIZE + 1, MANY])
 async def test_all_are_recorded_in_the_order_in_which_they_were_given(
     app: App, look: psycopg.Connection, how_many: int
 ) -> None:
@@ -92,7 +92,7 @@ async def test_whatever_answer_is_lost_there_is_one_row_a_job(dsn: str, look: ps
 
 def test_batches_that_share_keys_in_opposite_orders_never_deadlock(dsn: str, look: psycopg.Connection) -> None:
     def batch(order: int) -> Iterator[Intent]:
-        yield from intents(2 * Chunks.SIZE)
+        yield from intents(2 * Series.SIZE)
         for i in range(MANY)[::order]:
             yield Intent(kind="K", payload="{}", idempotency_key=f"key {i}")
 
@@ -105,8 +105,8 @@ def test_batches_that_share_keys_in_opposite_orders_never_deadlock(dsn: str, loo
             return len(app.enqueue_many(batch(order)))
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(enqueue, [1, -1, 1, -1])) == [2 * Chunks.SIZE + MANY] * 4
-    assert count(look) == 4 * (2 * Chunks.SIZE + 1) + MANY
+        assert list(pool.map(enqueue, [1, -1, 1, -1])) == [2 * Series.SIZE + MANY] * 4
+    assert count(look) == 4 * (2 * Series.SIZE + 1) + MANY
     deadlocks = look.execute("select deadlocks from pg_stat_database where datname = current_database()").fetchone()
     assert deadlocks == (0,)
 
@@ -116,7 +116,7 @@ def test_no_transaction_is_open_while_a_slow_generator_waits(app: App, look: psy
 
     def slow() -> Iterator[Intent]:
         for n, intent in enumerate(intents(MANY)):
-            if n % Chunks.SIZE == 5:
+            if n % Series.SIZE == 5:
                 time.sleep(0.15)
                 rows = look.execute("select state from pg_stat_activity where datname = current_database()").fetchall()
                 seen.update(state for (state,) in rows)

@@ -2,12 +2,14 @@
 
 import psycopg
 import pytest
+from psycopg.pq import DiagnosticField
 
-from leasehold.db.sqlstates import certainly_undone, meaning_of, translate
+from leasehold.db.sqlstates import blames_values, certainly_undone, meaning_of, translate, trouble_of
 from leasehold.errors import (
     DatabaseUnavailable,
     IdempotencyConflict,
     IllegalTransition,
+    InvalidArgument,
     InvalidJob,
     JobUnknown,
     LeaseholdError,
@@ -22,7 +24,7 @@ from leasehold.errors import (
 MEANINGS: dict[str, type[LeaseholdError]] = {
     "LH001": IllegalTransition,
     "LH002": JobUnknown,
-    "LH003": InvalidJob,
+    "LH003": InvalidArgument,
     "LH004": IdempotencyConflict,
     "LH005": ScheduleLocked,
     "LH006": ScheduleNotDue,
@@ -32,7 +34,7 @@ MEANINGS: dict[str, type[LeaseholdError]] = {
     "57P03": DatabaseUnavailable,
     "53300": DatabaseUnavailable,
     "58030": DatabaseUnavailable,
-    "22P02": InvalidJob,
+    "22P02": InvalidArgument,
     "42501": NotPermitted,
     "3F000": SchemaMismatch,
     "42883": SchemaMismatch,
@@ -57,14 +59,16 @@ def error_of(connection: psycopg.Connection, code: str) -> psycopg.Error:
 
 
 @pytest.mark.parametrize("code", MEANINGS)
-def test_a_code_has_one_meaning_whoever_asks(connection: psycopg.Connection, code: str) -> None:
+def test_a_code_has_one_meaning_for_every_call(connection: psycopg.Connection, code: str) -> None:
     error = error_of(connection, code)
     assert type(translate(error)) is MEANINGS[code]
     assert type(meaning_of(error)) is MEANINGS[code]
+    for_jobs = InvalidJob if MEANINGS[code] is InvalidArgument else MEANINGS[code]
+    assert type(translate(error, InvalidJob)) is for_jobs
 
 
 @pytest.mark.parametrize("code", ["LH001", "LH002", "LH003", "LH004", "LH005", "LH006", "LH007"])
-def test_our_own_codes_tell_the_detail_and_the_hint(connection: psycopg.Connection, code: str) -> None:
+def test_our_own_codes_have_the_detail_and_the_hint(connection: psycopg.Connection, code: str) -> None:
     assert str(translate(error_of(connection, code))) == "the detail (the hint)"
 
 
@@ -88,7 +92,7 @@ def test_a_lost_answer_is_not_certainly_undone(connection: psycopg.Connection) -
 
 def test_without_a_code_only_the_way_to_the_server_is_to_blame() -> None:
     assert type(translate(psycopg.OperationalError("the connection is\n closed"))) is DatabaseUnavailable
-    # What the driver itself refuses to send is no outage: to wait for it would be in vain.
+    # What the driver itself refuses to send is no outage: waiting for it would not help.
     assert translate(psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")) is None
     assert translate(psycopg.ProgrammingError("the query has 0 placeholders but 1 parameters were passed")) is None
     assert translate(ValueError("?")) is None
@@ -100,3 +104,26 @@ def test_the_drivers_error_is_found_below_its_wrappings(connection: psycopg.Conn
     wrapped.orig.sqlstate = "LH003"  # type: ignore[attr-defined]
     wrapped.orig.__cause__ = error_of(connection, "LH003")  # type: ignore[attr-defined]
     assert str(translate(wrapped)) == "the detail (the hint)"
+
+
+def too_large(file: bytes) -> psycopg.Error:
+    """An error of the code that PostgreSQL raises for values that are too large and for a full queue alike."""
+    info = {
+        DiagnosticField.SQLSTATE: b"54000",
+        DiagnosticField.SOURCE_FILE: file,
+        DiagnosticField.MESSAGE_PRIMARY: b"the message",
+    }
+    return psycopg.errors.ProgramLimitExceeded("the message", info=info)
+
+
+def test_a_full_queue_of_notifications_passes_and_blames_no_value() -> None:
+    full = too_large(b"async.c")
+    assert certainly_undone(full)
+    for meaning in (translate(full), meaning_of(full), trouble_of(full)):
+        assert isinstance(meaning, DatabaseUnavailable)
+        assert not blames_values(meaning)
+        assert "queue of notifications is full" in str(meaning)
+        assert "LISTEN" in str(meaning.hint)
+    row = too_large(b"nbtutils.c")  # the index row is too large
+    assert not certainly_undone(row)
+    assert blames_values(trouble_of(row))

@@ -1,4 +1,4 @@
-"""Two releases, real processes of both, and somebody who notices when the database keeps them waiting."""
+"""Two releases, real processes of both, and a prober that notices when the database makes them wait."""
 
 import contextlib
 import io
@@ -21,11 +21,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from leasehold.db.schema_files import packaged
-
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
 MIGRATIONS: Final = "leasehold/db/sql/migrations"
+FUNCTIONS: Final = "leasehold/db/sql/functions"
 DEADLINE: Final = 90.0
 
 # What a process says when something went wrong. A worker that is asked to stop says so at INFO.
@@ -44,28 +43,63 @@ def git(*arguments: str) -> bytes | None:
     return found.stdout if found.returncode == 0 else None
 
 
-def previous_commit() -> str | None:
-    """The newest commit that did not have the latest migration yet: the release before this one."""
-    latest = packaged().migrations[-1].name
-    added = git("log", "-1", "--diff-filter=A", "--format=%H", "--", f"{MIGRATIONS}/{latest}.sql")
-    if added is None:
+def sql_files(commit: str, folder: str) -> dict[str, bytes] | None:
+    """The content of a folder of SQL files in a commit, or None where the commit cannot be read."""
+    archive = git("archive", "--format=tar", commit, folder)
+    if archive is None:
         return None
-    before = f"{added.decode().strip()}^" if added.strip() else "HEAD"
-    found = git("rev-parse", "--verify", "--quiet", before)
-    return found.decode().strip() if found else None
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return {Path(m.name).name: file.read() for m in tar.getmembers() if (file := tar.extractfile(m))}
+
+
+def forms(files: dict[str, bytes]) -> dict[str, list[str]]:
+    """The functions with their arguments and results: `create or replace` can change neither."""
+    text = b"\n".join(files.values()).decode()
+    heads = re.findall(r"create or replace function (\w+)(\(.*?)\slanguage\s", text, re.DOTALL)
+    return {name: head.split() for name, head in heads}
+
+
+def is_release_before(commit: str) -> bool:
+    """Whether it has our migrations without the latest; while there is only one, that one and other functions."""
+    theirs = sql_files(commit, MIGRATIONS)
+    if not theirs:
+        return False
+    ours = {file.name: file.read_bytes() for file in sorted((ROOT / MIGRATIONS).glob("*.sql"))}
+    if len(ours) > 1:
+        return sorted(theirs.items()) == list(ours.items())[: len(theirs)] and len(theirs) < len(ours)
+    functions = {file.name: file.read_bytes() for file in (ROOT / FUNCTIONS).glob("*.sql")}
+    before = sql_files(commit, FUNCTIONS) or {}
+    # No second migration means that nothing is released: until then a function may still change its form.
+    old, new = forms(before), forms(functions)
+    return theirs == ours and before != functions and all(old[name] == new[name] for name in old.keys() & new)
+
+
+def previous_commit() -> str | None:
+    """The newest commit that stands for the release before this one."""
+    changes = git("rev-list", "HEAD", "--", "leasehold/db/sql")
+    candidates = ["HEAD", *(f"{commit}^" for commit in (changes or b"").decode().split())]
+    return next(filter(is_release_before, candidates), None)
 
 
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the previous release, as it was landed."""
+    """The package of the previous release, as it was landed.
+
+    Where no commit can stand for one (nothing is released, or this is no clone), it is this one with other texts of the
+    same functions.
+    """
+    place = tmp_path_factory.mktemp("previous")
     commit = previous_commit()
     archive = git("archive", "--format=tar", commit, "leasehold") if commit else None
     if archive is None:
-        pytest.skip("no git history here: the release before this one cannot be had")
-    place = tmp_path_factory.mktemp("previous")
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(place, filter="data")
-    assert len(list((place / MIGRATIONS).glob("*.sql"))) < packaged().latest
+        shutil.copytree(ROOT / "leasehold", place / "leasehold", ignore=shutil.ignore_patterns("__pycache__"))
+        for file in (place / FUNCTIONS).glob("*.sql"):
+            file.write_text(f"{file.read_text()}\n-- the release before\n")
+    else:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(place, filter="data")
+    # Lower than ours, as that of any release before.
+    (place / "leasehold/version.py").write_text('__version__ = "0.0.0"\n')
     return place
 
 
@@ -150,7 +184,7 @@ def releases(tmp_path: Path, empty_dsn: str) -> Iterator[Releases]:
 
 
 class Prober(threading.Thread):
-    """Enqueues, claims and finishes a job again and again: it feels every lock that anybody would."""
+    """Enqueues, claims and finishes a job again and again: it waits for every lock that a program would."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(daemon=True)
@@ -215,11 +249,3 @@ def looking(dsn: str) -> Iterator[Callable[..., Any]]:
             return found[0] if found else None
 
         yield ask
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"waited too long: {what}"
-        time.sleep(0.02)

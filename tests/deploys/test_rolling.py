@@ -1,20 +1,22 @@
 """A deployment rolls: programs of two releases work on one database while its schema changes under them."""
 
+import shutil
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from leasehold.db.migrate import LATEST, Limits, migrate
-from leasehold.db.schema_files import Source
-from tests.deploys.conftest import MIGRATIONS, PASSING, ROOT, Prober, Process, Releases, looking, probing, until
+from faults.waiting import until
+from leasehold.db.migrations.files import Source
+from leasehold.db.migrations.migrate import LATEST, Limits, migrate
+from tests.deploys.conftest import MIGRATIONS, PASSING, ROOT, Prober, Process, Releases, looking, probing
 from tests.timing import FULL, bound
 
 pytestmark = pytest.mark.timeout(300)  # many processes start, on a machine that may be busy
 
 ROWS = 50_000 if FULL else 10_000
 MOMENT = 1.0
-"""Nobody waits longer for a lock of a migration."""
+"""No session waits longer for a lock of a migration."""
 
 DONE_BY = "select count(*) from jobs where state = 'success' and result #>> '{}' like %s"
 
@@ -22,6 +24,12 @@ DONE_BY = "select count(*) from jobs where state = 'success' and result #>> '{}'
 NEXT_MIGRATION = """
 alter table jobs add column next_note text;
 alter table workers add column next_zone text;
+alter table kinds add column next_rank integer not null default 0;
+alter table limits add column next_rank integer not null default 0;
+alter table queues add column next_rank integer not null default 0;
+alter table schedules add column next_rank integer not null default 0;
+alter table statistics add column next_rank integer not null default 0;
+alter table tokens add column next_rank integer not null default 0;
 create table next_things (id bigint primary key);
 create index next_finished on attempts (outcome) where outcome = 'cancelled';
 """
@@ -36,13 +44,6 @@ begin
   return query select * from complete_v1(worker, ids, attempts, results, claim_ids);
   update jobs j set next_note = note where j.id = any(ids) and note is not null;
 end $$;
-drop function if exists complete(text, uuid[], integer[], jsonb[], uuid[]);
-create or replace function complete(
-  worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null,
-  note text default null
-) returns setof uuid language sql
-security definer set search_path from current
-as $$ select complete_v2(worker, ids, attempts, results, claim_ids, note) $$;
 """
 
 
@@ -50,8 +51,8 @@ def fill(dsn: str) -> None:
     """Give the tables a past, so that a rewrite of one would be felt."""
     with psycopg.connect(dsn, autocommit=True, options="-c search_path=leasehold") as connection:
         connection.execute(
-            "insert into jobs (kind, state, attempt, finished_at, finished_by, queue)"
-            " select 'past', 'success', 1, now(), 'w', 'past' from generate_series(1, %s)",
+            "insert into jobs (max_attempts, kind, state, attempt, finished_at, finished_by, queue)"
+            " select 5, 'past', 'success', 1, now(), 'w', 'past' from generate_series(1, %s)",
             [ROWS],
         )
         connection.execute(
@@ -74,15 +75,15 @@ def next_release(place: Path) -> Source:
 
 
 def assert_unmoved(prober: Prober) -> None:
-    """Nobody failed, and nobody waited longer than a moment."""
+    """No call failed, and none waited longer than a moment."""
     print(f"longest wait {prober.longest * 1000:.0f} ms in {prober.rounds} rounds")
     assert prober.errors == []
     assert prober.rounds > 3
-    assert prober.longest < bound(MOMENT), "a migration kept somebody waiting"
+    assert prober.longest < bound(MOMENT), "a migration made a session wait"
 
 
 def assert_all_well(dsn: str, releases: Releases, producers: list[Process]) -> None:
-    """Whatever was acknowledged was done, once; nobody had anything to complain about."""
+    """Whatever was acknowledged was done, once; no process logged an error."""
     lines = [line for producer in producers for line in producer.said.splitlines()]
     acknowledged = [line for line in lines if not PASSING.search(line)]
     assert len(acknowledged) > 50
@@ -106,6 +107,9 @@ def test_programs_of_this_release_go_on_while_the_next_one_migrates(empty_dsn, r
         report = migrate(empty_dsn, source=next_release(tmp_path / "sql"))
         assert report.version == LATEST + 1
         assert len(report.functions) > 20
+        assert ask("select array_agg(pg_get_function_arguments(oid)) from pg_proc where proname = 'complete'") == [
+            ask("select pg_get_function_arguments('complete_v2'::regproc)")
+        ]
         done = ask(DONE_BY, "%")
         until(lambda: ask(DONE_BY, "%") > done + 50, "jobs flow afterwards")
         producer.stop()
@@ -120,7 +124,8 @@ def test_workers_of_two_releases_share_the_schema_that_this_one_migrates_under_l
     with looking(empty_dsn) as ask, probing(empty_dsn) as prober:
         until(lambda: ask(DONE_BY, f"{previous}%") > 50, "jobs flow")
         report = migrate(empty_dsn)
-        assert report.before < report.version == LATEST
+        assert report.before <= report.version == LATEST
+        assert report.functions
         new_producer, _, newcomer = releases.producer(ROOT), releases.worker(ROOT), releases.worker(previous)
         # A program of the release before starts once more, and migrates as it always did.
         assert releases.migrate(previous).popen.returncode == 0
@@ -138,11 +143,14 @@ def test_workers_of_two_releases_share_the_schema_that_this_one_migrates_under_l
     assert_all_well(empty_dsn, releases, [old_producer, new_producer])
 
 
-def test_a_worker_refuses_a_schema_that_is_older_than_itself(releases, previous):
-    assert releases.migrate(previous).popen.returncode == 0
-    worker = releases.worker(ROOT)
+def test_a_worker_refuses_a_schema_that_is_older_than_itself(empty_dsn, releases, tmp_path):
+    migrate(empty_dsn)
+    later = tmp_path / "later"
+    shutil.copytree(ROOT / "leasehold", later / "leasehold", ignore=shutil.ignore_patterns("__pycache__"))
+    (later / MIGRATIONS / f"{LATEST + 1:04}_later.sql").write_text("create table later ();")
+    worker = releases.worker(later)
     assert worker.wait() == 4
-    assert f"of {LATEST}" in worker.said
+    assert f"migration {LATEST} of {LATEST + 1}" in worker.said
     assert "leasehold migrate" in worker.said
     assert "Traceback" not in worker.said
 
@@ -179,7 +187,7 @@ def test_the_prober_catches_a_release_that_holds_its_locks_and_gives_a_function_
     assert "is not unique" in prober.errors[0]
 
 
-def test_a_migration_that_cannot_get_its_locks_keeps_nobody_waiting_for_long(empty_dsn, tmp_path):
+def test_a_migration_that_cannot_get_its_locks_keeps_no_session_waiting_for_long(empty_dsn, tmp_path):
     migrate(empty_dsn)
     patient = Limits(lock_timeout=0.3, attempts=50, first_pause=0.001)
     with looking(empty_dsn) as ask, psycopg.connect(empty_dsn) as reader, probing(empty_dsn) as prober:

@@ -8,9 +8,10 @@ import time
 import psycopg
 import pytest
 
-from leasehold.db.migrate import LATEST, Limits, back, migrate, plan, way_back
+from faults.waiting import until
+from leasehold.db.migrations.migrate import LATEST, Limits, back, migrate, plan, way_back
 from leasehold.errors import LeaseholdError
-from tests.deploys.conftest import ROOT, looking, probing, until
+from tests.deploys.conftest import ROOT, looking, probing
 from tests.deploys.test_rolling import DONE_BY, next_release
 from tests.timing import bound
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)  # many processes start, on a machine that
 FUNCTIONS = "select jsonb_object_agg(p.oid::regprocedure, md5(pg_get_functiondef(p.oid))) from pg_proc p where {}"
 # Without parentheses: the server prints a condition with more of them when it has read it twice.
 TRIGGER = "select translate(pg_get_triggerdef(oid), '()', '') from pg_trigger where tgname = 'jobs_transition'"
-IN_SCHEMA = "p.pronamespace = 'leasehold'::regnamespace"
+IN_SCHEMA = "p.pronamespace = 'leasehold'::regnamespace and p.prokind = 'f'"
 ACCESS = (
     "select jsonb_agg(p.oid::regprocedure || ' ' || a.grantee::text order by 1) from pg_proc p, aclexplode(p.proacl) a"
 )
@@ -62,6 +63,10 @@ def test_going_back_restores_grants_triggers_and_single_forms_and_forward_again_
             "create or replace trigger jobs_transition after update of state on jobs for each row"
             " when (old.state <> new.state) execute function refuse_transition();"
         )
+        (tmp_path / "sql/functions/status_next.sql").write_text(
+            "create or replace function status_v2(job_id uuid) returns table (id uuid, more text) language sql stable"
+            " as $$ select j.id, 'more' from jobs j where j.id = job_id $$;"  # another result for the same arguments
+        )
         source = type(source).load(tmp_path / "sql")
         trigger = ask(TRIGGER)
         migrate(dsn, source=source)
@@ -70,7 +75,7 @@ def test_going_back_restores_grants_triggers_and_single_forms_and_forward_again_
         back(dsn)
         after = ask(FUNCTIONS.format(IN_SCHEMA))
         assert {name: after.get(name) for name in before} == before
-        assert {name.partition("(")[0] for name in after.keys() - before.keys()} == {"complete_v2"}
+        assert {name.partition("(")[0] for name in after.keys() - before.keys()} == {"complete_v2", "status_v2"}
         assert set(access) <= set(ask(f"{ACCESS} where {IN_SCHEMA}"))
         assert ask(TRIGGER) == trigger
         assert ask("select schema_version()") == LATEST + 1

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold.embedded import EmbeddedServer, _watcher
+from faults.waiting import until
+from leasehold.embedded import EmbeddedServer, _processes
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -36,15 +36,6 @@ print(json.dumps({"dsn": server.dsn(), "bin_dir": str(server.bin_dir)}), flush=T
 sys.stdin.read()
 server.close()
 """
-
-
-def eventually(condition: Callable[[], object], seconds: float = 10) -> float:
-    """Wait until it holds; how long that took."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < seconds, f"not within {seconds} s"
-        time.sleep(0.01)
-    return time.monotonic() - begin
 
 
 def alive(pid: int) -> bool:
@@ -83,7 +74,6 @@ class Lab:
     users: list[User] = field(default_factory=list)
     servers: list[EmbeddedServer] = field(default_factory=list)
 
-    eventually = staticmethod(eventually)
     alive = staticmethod(alive)
 
     def server(self, **arguments: Any) -> EmbeddedServer:
@@ -118,36 +108,36 @@ class Lab:
         return self.folder / "data"
 
     def running(self) -> bool:
-        return self.home.exists() and _watcher.is_locked(self.folder / _watcher.SERVER)
+        return self.home.exists() and _processes.is_locked(self.folder / _processes.SERVER)
 
     def postmaster(self) -> int:
-        found = _watcher.postmaster(self.data)
+        found = _processes.postmaster(self.data)
         assert found is not None
         return found[0]
 
     def watchers(self) -> list[int]:
-        wanted = [b"_watcher.py", os.fsencode(self.folder)]
+        wanted = [b"watch", os.fsencode(self.folder), b""]
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 words = entry.joinpath("cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                if words[-2:-1] == wanted[1:] and words[-3].endswith(wanted[0]) and alive(int(entry.name)):
+                if words[-3:] == wanted and words[-4].endswith(b"_processes.py") and alive(int(entry.name)):
                     found.append(int(entry.name))
         return found
 
     def gone(self) -> bool:
-        return not self.running() and not self.watchers() and not _watcher.processes(self.data)
+        return not self.running() and not self.watchers() and not _processes.processes(self.data)
 
     def kill_everything(self) -> None:
-        victims = [*self.watchers(), self.postmaster(), *_watcher.processes(self.data)]
-        for user in self.users:
-            user.process.kill()
-        for pid in victims:
+        victims = [*self.watchers(), self.postmaster(), *_processes.processes(self.data)]
+        for pid in victims:  # before the users: a watcher whose users have gone stops the server in good order
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for user in self.users:
+            user.process.kill()
+        for user in self.users:
             user.process.wait(60)
-        eventually(lambda: not any(map(alive, victims)))
+        until(lambda: not any(map(alive, victims)))
 
 
 def ask(dsn: str, query: str) -> Any:
@@ -193,4 +183,4 @@ def _lab(home: Path) -> Iterator[Lab]:
             assert stream is not None
             stream.close()
     if lab.home.exists() and list(lab.home.glob("pg*")):
-        eventually(lab.gone, 15)
+        until(lab.gone, within=15)

@@ -9,7 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasehold.embedded import _watcher
+from faults.waiting import stays, until
+from leasehold.embedded import _processes
 from leasehold.errors import EmbeddedError
 
 
@@ -19,8 +20,7 @@ def test_all_users_killed(lab, query):
         dsn = user.answer()["dsn"]
     for user in users:
         user.kill()
-    took = lab.eventually(lab.gone, 5)
-    print(f"gone after {took:.2f} s")
+    until(lab.gone, within=5)
     assert not lab.folder.joinpath("server.json").exists()
     server = lab.server().start()
     assert server.dsn() == dsn
@@ -33,7 +33,7 @@ def test_a_busy_server_stops_too(lab, query):
     with psycopg.connect(user.answer()["dsn"], autocommit=True) as connection:
         connection.execute("create table t(x int)")
         user.kill()
-        lab.eventually(lab.gone, 5)
+        until(lab.gone, within=5)
 
 
 def test_postmaster_killed_while_users_live(lab, query):
@@ -53,7 +53,7 @@ def test_postmaster_killed_with_a_child_that_computes(lab, query):
         stderr=subprocess.DEVNULL,
     )
     active = "select count(*) from pg_stat_activity where query like '%1e12%' and pid <> pg_backend_pid()"
-    lab.eventually(lambda: query(server.dsn(), active))
+    until(lambda: query(server.dsn(), active))
     os.kill(lab.postmaster(), signal.SIGKILL)
     assert query(server.start().dsn(), "select 1") == 1
     busy.wait(60)
@@ -64,13 +64,13 @@ def test_watcher_killed_and_the_next_user_starts_one(lab):
     first.answer()
     [watcher] = lab.watchers()
     os.kill(watcher, signal.SIGKILL)
-    lab.eventually(lambda: not lab.watchers())
+    until(lambda: not lab.watchers())
     second = lab.user()
     second.answer()
     assert len(lab.watchers()) == 1
     first.kill()
     second.kill()
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
 
 
 def test_watcher_killed_and_a_leaving_user_starts_one(lab):
@@ -78,11 +78,11 @@ def test_watcher_killed_and_a_leaving_user_starts_one(lab):
     first.answer()
     second.answer()
     os.kill(lab.watchers()[0], signal.SIGKILL)
-    lab.eventually(lambda: not lab.watchers())
+    until(lambda: not lab.watchers())
     first.leave()
     assert len(lab.watchers()) == 1
     second.kill()
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
 
 
 def test_watcher_killed_and_the_last_user_stops_the_server(lab):
@@ -90,7 +90,7 @@ def test_watcher_killed_and_the_last_user_stops_the_server(lab):
     user.answer()
     os.kill(lab.watchers()[0], signal.SIGKILL)
     user.leave()
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
 
 
 def test_everything_killed(lab, query):
@@ -102,11 +102,11 @@ def test_everything_killed(lab, query):
     assert query(server.dsn(), "select x from t") == 7
 
 
-def test_stale_pid_that_belongs_to_somebody_else_now(lab, query):
+def test_stale_pid_that_belongs_to_another_process_now(lab, query):
     """As after a reboot: the pid in the lock files is a live process of the same user."""
     user = lab.user()
     user.answer()
-    sockets = _watcher.read_state(lab.folder)["socket_folder"]
+    sockets = _processes.read_state(lab.folder)["socket_folder"]
     lab.kill_everything()
     owner = lab.data.stat().st_uid
     stranger = subprocess.Popen(["sleep", "600"], user=owner if os.geteuid() == 0 else None)
@@ -119,7 +119,7 @@ def test_stale_pid_that_belongs_to_somebody_else_now(lab, query):
         server = lab.server().start()
         assert query(server.dsn(), "select 1") == 1
         server.close()
-        assert stranger.poll() is None, "nobody signalled the stranger"
+        assert stranger.poll() is None, "the stranger got no signal"
     finally:
         stranger.kill()
         stranger.wait()
@@ -137,7 +137,7 @@ def test_killed_at_any_moment_of_the_start(lab, seed):
         time.sleep(chance.uniform(0.05, 0.9 if turn == 0 else 0.35))
         user.kill()
     if lab.home.exists() and list(lab.home.glob("pg*")):
-        lab.eventually(lab.gone, 15)
+        until(lab.gone, within=15)
     with lab.server() as server:
         server.ensure_database("app")
     assert not list(lab.folder.glob("init-*"))
@@ -151,18 +151,19 @@ server = EmbeddedServer(sys.argv[1]).start()
 child = os.fork()
 if child == 0:
     server.close()
+    os.write(1, b"closed\\n")  # in one piece, whatever the parent writes
     time.sleep(600)
-print(child, flush=True)
+os.write(1, f"{child}\\n".encode())
 time.sleep(600)
 """
     user = lab.user(script=script)
     assert user.process.stdout is not None
-    child = int(user.process.stdout.readline())
+    lines = {user.process.stdout.readline().strip() for _ in range(2)}
+    child = int((lines - {"closed"}).pop())
     try:
-        time.sleep(0.2)
-        assert lab.running(), "the child's close is not the parent's"
+        stays(lab.running, "the child's close is not the parent's", seconds=0.2)
         user.kill()
-        lab.eventually(lab.gone, 5)
+        until(lab.gone, within=5)
         assert lab.alive(child)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -170,7 +171,7 @@ time.sleep(600)
 
 def test_home_removed_under_a_user_and_made_anew(lab, query):
     old = lab.server().start()
-    master, sockets = lab.postmaster(), _watcher.read_state(lab.folder)["socket_folder"]
+    master, sockets = lab.postmaster(), _processes.read_state(lab.folder)["socket_folder"]
     shutil.rmtree(lab.home)
     new = lab.server().start()
     old.close()
@@ -179,7 +180,7 @@ def test_home_removed_under_a_user_and_made_anew(lab, query):
     assert not lab.running()
     # Without its lock file it would go within a minute.
     os.kill(master, signal.SIGQUIT)
-    lab.eventually(lambda: not lab.alive(master))
+    until(lambda: not lab.alive(master))
     shutil.rmtree(sockets)
 
 
@@ -187,14 +188,14 @@ def test_a_server_started_by_other_means_is_left_alone(open_lab):
     lab = open_lab
     with lab.server() as server:
         pass
-    lab.eventually(lab.gone)
+    until(lab.gone)
     owner = lab.data.stat()
     foreign = subprocess.Popen(
         [server.bin_dir / "postgres", "-D", lab.data, "-c", "listen_addresses=", "-k", lab.data],
         stderr=subprocess.DEVNULL,
         **({"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}),
     )
-    lab.eventually(lambda: _watcher.postmaster(lab.data))
+    until(lambda: _processes.postmaster(lab.data))
     with pytest.raises(EmbeddedError, match="not started by Leasehold"):
         lab.server().start()
     assert foreign.poll() is None

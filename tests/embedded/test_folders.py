@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.waiting import until
 from leasehold.embedded import EmbeddedServer
 from leasehold.errors import EmbeddedError
 
@@ -76,7 +77,7 @@ def test_only_the_owner_gets_at_the_files(lab):
     assert not sockets.exists()
 
 
-def test_a_socket_folder_of_somebody_else_is_not_used(lab, query):
+def test_a_socket_folder_of_another_user_is_not_used(lab, query):
     with lab.server() as server:
         dsn = server.dsn()
     squatted = Path(dsn.partition("host=")[2].partition("&")[0])
@@ -147,7 +148,7 @@ def test_an_ordinary_user(open_lab, open_folder):
         assert server.dsn() == answer["dsn"]
         user.kill()
         assert open_lab.postmaster() == master
-    open_lab.eventually(open_lab.gone, 5)
+    until(open_lab.gone, within=5)
     with open_lab.server():
         assert Path(f"/proc/{open_lab.postmaster()}").stat().st_uid == NOBODY
 
@@ -159,7 +160,7 @@ def test_an_ordinary_user_killed(open_lab, open_folder):
     user = open_lab.user(prefix=as_user(NOBODY), version=version)
     assert "dsn" in user.answer()
     user.kill()
-    open_lab.eventually(open_lab.gone, 5)
+    until(open_lab.gone, within=5)
 
 
 @root_only
@@ -196,7 +197,7 @@ def test_a_home_of_root_is_refused_to_others(open_lab):
 def test_data_of_another_major_is_refused(lab):
     with lab.server():
         pass
-    lab.eventually(lab.gone)
+    until(lab.gone)
     (lab.data / "PG_VERSION").write_text("14\n")
     with pytest.raises(EmbeddedError, match="was made by PostgreSQL 14"):
         lab.server().start()
@@ -205,7 +206,7 @@ def test_data_of_another_major_is_refused(lab):
 def test_a_folder_that_is_no_data_folder_is_refused(lab):
     with lab.server():
         pass
-    lab.eventually(lab.gone)
+    until(lab.gone)
     (lab.data / "PG_VERSION").unlink()
     with pytest.raises(EmbeddedError, match="no data folder of PostgreSQL"):
         lab.server().start()

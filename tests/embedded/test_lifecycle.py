@@ -5,7 +5,9 @@ import time
 
 import asyncpg
 import pytest
+import sqlalchemy
 
+from faults.waiting import until
 from leasehold.errors import EmbeddedError
 from tests.timing import bound
 
@@ -26,9 +28,9 @@ def test_starts_joins_and_stops(lab, query, record_property):
     assert other.dsn() == server.dsn()
     server.close()
     assert lab.postmaster() == master, "one user is left"
-    other.stop()
+    other.close()
     assert not lab.running(), "the last user's close waits for the end"
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
 
 
 def test_two_processes_share_it(lab, query):
@@ -48,7 +50,7 @@ def test_ten_at_once_start_one_server(lab, query):
     assert len(lab.watchers()) == 1
     for user in users:
         user.leave()
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
     assert lab.folder.joinpath("server.log").read_text().count("starting PostgreSQL") == 1
 
 
@@ -63,7 +65,7 @@ for turn in range(8):
     users = [lab.user(script=script) for _ in range(4)]
     for user in users:
         assert user.process.wait(100) == 0
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
 
 
 def test_data_survives_and_the_address_stays(lab, query):
@@ -147,7 +149,7 @@ def test_settings_that_are_ours_are_refused(lab, name):
 def test_a_failed_start_shows_the_log_and_leaves_nothing(lab):
     with pytest.raises(EmbeddedError, match=r'unrecognized configuration parameter "nonsense"'):
         lab.server(settings={"nonsense": 1}).start()
-    lab.eventually(lab.gone, 5)
+    until(lab.gone, within=5)
     with lab.server():
         pass
 
@@ -193,7 +195,6 @@ def test_asyncpg_takes_the_address(lab, tcp):
 
 
 def test_sqlalchemy_takes_the_address(lab):
-    sqlalchemy = pytest.importorskip("sqlalchemy")
     with lab.server() as server:
         url = server.dsn().replace("postgresql://", "postgresql+psycopg://")
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)

@@ -16,7 +16,7 @@ LEASE = 10.0
 
 @dataclass
 class Story:
-    """A run, told step by step. Time goes on by a second with each step unless it is said how far."""
+    """A run, step by step. Time goes on by a second with each step unless it is said how far."""
 
     now: float = 1000.0
     log: list[Line] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Story:
         return self
 
     def enqueue(self, job: str, **more: Any) -> Self:
-        """A job comes to be, and its client is told."""
+        """A job is recorded, and its client gets the answer."""
         row = {
             "row": "job", "id": job, "kind": "k", "queue": "q", "state": None, "attempt": 0, "retry_count": 0,
             "max_attempts": 3, "reason": None, "run_at": self.now, "created_at": self.now, "finished_at": None,

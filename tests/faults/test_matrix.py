@@ -26,7 +26,7 @@ PASSING = ("frozen", "loops", "poison", "settings", "sleeping")
 @pytest.mark.parametrize("name", PASSING)
 def test_no_cell_of_the_sample_fails(name: str) -> None:
     code, problems, text = hold(name)
-    assert (code, problems) == (0, []), text
+    assert (code, problems) == (0, []), "\n".join([text, *problems])
 
 
 def failed(name: str, cells: Sequence[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -48,7 +48,7 @@ def connect(dsn: str) -> Sql:
 
 
 def key() -> str:
-    """A key that nobody has used."""
+    """A key that was never used."""
     return f"req_{uuid4()}"
 
 

@@ -25,7 +25,7 @@ class Front:
         self._start(self._accept)
 
     def lose_answers(self, number: int) -> None:
-        """Cut the connection instead of passing on the next answers: the server has given them, nobody gets them."""
+        """Cut the connection instead of passing on the next answers: the server has sent them, no client gets them."""
         with self._guard:
             self._losing = number
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from leasehold.db.pool import Database
+from faults.waiting import happens
+from leasehold.db.database import Database
 from leasehold.tokens import make_token
 from tests.http.raw import exchange, request
 
@@ -60,7 +60,7 @@ def serving(dsn: str, *options: str, token: bool | str | None = None, **env: str
     text = token_for(dsn) if token is True else token or None
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        for _ in range(3):  # somebody else may take the port before the server does
+        for _ in range(3):  # another process may take the port before the server does
             served = _start(dsn, options, env, text, log)
             if _ready(served):
                 break
@@ -84,17 +84,18 @@ def _start(dsn: str, options: tuple[str, ...], env: dict[str, str], token: str |
 
 
 def _ready(served: Served) -> bool:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and served.process.poll() is None:
-        try:
-            answer = exchange(served.port, request(b"GET", b"/readyz"), timeout=5)
-        except OSError:
-            answer = None
-        if answer is not None and answer.status == 200:
-            return True
-        time.sleep(0.05)
+    if happens(lambda: served.process.poll() is not None or _answers(served), within=60):
+        return served.process.poll() is None
     _end(served)
     return False
+
+
+def _answers(served: Served) -> bool:
+    try:
+        answer = exchange(served.port, request(b"GET", b"/readyz"), timeout=5)
+    except OSError:
+        return False
+    return answer is not None and answer.status == 200
 
 
 def _end(served: Served) -> None:

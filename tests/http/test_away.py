@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import httpx
 import psycopg
 import pytest
 
-from leasehold.db.migrate import migrate
+from faults.waiting import until
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
 from tests.http.conftest import Sql, connect, intent
 from tests.http.running import Served, serving
@@ -44,13 +46,10 @@ class Stage:
     def stop(self, how: signal.Signals) -> None:
         pid = self.postmaster
         os.kill(pid, how)
-        deadline = time.monotonic() + 60
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the database has ended")
 
     def away(self) -> None:
-        """Every kind of request is told so, in time."""
+        """Every kind of request gets an error that says so, in time."""
         job_id = "019a5f2e-7c11-7abc-8def-0123456789ab"
         requests: list[tuple[str, str, Any]] = [
             ("POST", "/jobs", intent()),
@@ -121,23 +120,22 @@ def test_a_database_that_accepts_and_does_not_answer_is_503_as_well(stage: Stage
     stage.back()
 
 
-def test_clients_that_repeat_what_they_were_not_told_end_with_one_job_for_each_key(stage: Stage) -> None:
+def test_clients_that_repeat_unanswered_requests_end_with_one_job_for_each_key(stage: Stage) -> None:
     """Submissions go on while the database is killed and comes back; each is repeated until it is answered."""
     bodies = [intent() for _ in range(120)]
     answers: dict[str, set[str]] = {body["idempotencyKey"]: set() for body in bodies}
 
+    def accepted(body: dict[str, Any]) -> str:
+        answer = stage.http.post("/jobs", json=body)
+        if answer.status_code == 202:
+            return str(answer.json()["jobId"])
+        assert answer.status_code == 503, answer.text
+        if answer.json()["type"] == "/problems/outcome-unknown":
+            assert answer.json()["idempotencyKey"] == body["idempotencyKey"]
+        return ""
+
     def insist(body: dict[str, Any]) -> None:
-        deadline = time.monotonic() + 90
-        while True:
-            answer = stage.http.post("/jobs", json=body)
-            if answer.status_code == 202:
-                answers[body["idempotencyKey"]].add(answer.json()["jobId"])
-                return
-            assert answer.status_code == 503, answer.text
-            if answer.json()["type"] == "/problems/outcome-unknown":
-                assert answer.json()["idempotencyKey"] == body["idempotencyKey"]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        answers[body["idempotencyKey"]].add(until(lambda: accepted(body), "the job is accepted", pause=0.05))
 
     with ThreadPoolExecutor(12) as pool:
         work = [pool.submit(insist, body) for body in bodies]
@@ -153,16 +151,15 @@ def test_clients_that_repeat_what_they_were_not_told_end_with_one_job_for_each_k
 
 
 def unfinished(stage: Stage) -> list[Any]:
-    """Jobs that were recorded, and whose clients were told that they are accepted, but are not."""
+    """Jobs that were recorded, and whose clients got the answer that they are accepted, but are not."""
     with open_again(stage) as sql:
         return sql.execute("select * from jobs where not accepted").fetchall()
 
 
 def open_again(stage: Stage) -> Sql:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
+    def opened() -> Sql | None:
+        with suppress(psycopg.OperationalError):
             return connect(stage.served.dsn)
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        return None
+
+    return until(opened, "the database takes connections")

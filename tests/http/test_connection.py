@@ -134,3 +134,30 @@ def test_a_request_with_garbage_behind_it_gets_its_answer_and_then_the_connectio
     # A long head may become too long when all before it was answered: then it has an answer of its own.
     assert statuses[between + 1 :] == [] or len(garbage) > 100_000, got
     assert "a defect while answering" not in api.log.read_text()
+
+
+@pytest.mark.parametrize("rest", [b"", b"GET /heal", request(length=b"100") + b"{"], ids=["whole", "a head", "a body"])
+@pytest.mark.parametrize("number", [1, 300])
+def test_a_client_that_sends_no_more_gets_all_its_answers(api: Served, number: int, rest: bytes) -> None:
+    one = b'{"jobType": "k", "idempotencyKey": "%d"}'
+    data = b"".join(request(body=one % n, token=api.token) for n in range(number))
+    got = b""
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as peer:
+        peer.sendall(data + rest)
+        peer.shutdown(socket.SHUT_WR)
+        while part := peer.recv(65_536):
+            got += part
+    assert got.count(b"HTTP/1.1 20") == number, got[-1000:]
+
+
+def test_a_stream_ends_with_the_client_that_reads_it(api: Served) -> None:
+    body = b'{"jobType": "k", "idempotencyKey": "streamed"}'
+    answer = exchange(api.port, request(body=body, token=api.token))
+    assert answer is not None
+    job = answer.json()["jobId"]
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as peer:
+        peer.sendall(request(b"GET", f"/jobs/{job}/events".encode(), length=None, token=api.token))
+        peer.recv(1)
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(65_536):
+            pass

@@ -10,7 +10,7 @@ import httpx
 import psycopg
 import pytest
 
-from leasehold.failpoints import SUBMISSION
+from faults.places import SUBMISSION
 from tests.http.conftest import Sql, connect, everything, intent, key, run, submitted
 from tests.http.running import Served, serving
 
@@ -121,7 +121,9 @@ def test_the_database_enforces_uniqueness_of_job_intent(http: httpx.Client, sql:
     body = intent()
     http.post("/jobs", json=body)
     with pytest.raises(psycopg.errors.UniqueViolation):
-        sql.execute("insert into jobs (kind, idempotency_key) values ('k', %s)", [body["idempotencyKey"]])
+        sql.execute(
+            "insert into jobs (max_attempts, kind, idempotency_key) values (5, 'k', %s)", [body["idempotencyKey"]]
+        )
 
 
 def test_the_key_may_come_as_a_header_and_means_the_same(http: httpx.Client) -> None:
@@ -188,7 +190,7 @@ def test_a_server_crash_does_not_result_in_duplicate_job_creation(
     (row,) = rows(sql, body["idempotencyKey"])
     assert answer.json()["jobId"] == str(row["id"])
     assert [row["id"]] == ([old["id"] for old in left] or [row["id"]])
-    assert (row["state"], row["accepted"]) == ("queued", True), "accepted by whoever was asked again"
+    assert (row["state"], row["accepted"]) == ("queued", True), "accepted by the server that got the second request"
 
 
 def test_a_failpoint_is_inert_in_production(dsn: str) -> None:

@@ -1,5 +1,7 @@
 """The API's description shows what it promises."""
 
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema_rs
@@ -41,3 +43,13 @@ def test_every_list_has_pages() -> None:
             schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
             assert "cursor" in schema["properties"], path
             assert {"cursor", "limit"} <= {parameter["name"] for parameter in operation["parameters"]}, path
+
+
+def test_the_description_is_made_without_the_source_files() -> None:
+    code = (
+        "import inspect, leasehold; from leasehold import App\n"
+        "inspect.getsource = inspect.getsourcelines = inspect.findsource = None\n"
+        "print(leasehold.api(App()).openapi()['components']['schemas']['OpsJob']['properties']['attempt'])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "How often it was claimed." in found.stdout

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -13,6 +12,7 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 import leasehold
+from faults.waiting import until
 from leasehold import App
 from leasehold.http.settings import ApiSettings
 from leasehold.tokens import parse_token
@@ -47,17 +47,20 @@ def stream(http: httpx.Client, job_id: str, begun: threading.Event, **headers: s
 def test_a_stream_shows_each_change_and_ends_with_the_job(http: httpx.Client, sql: Sql) -> None:
     job = submitted(http, queue=key())
     begun = threading.Event()
+    seen: list[dict[str, Any]] = []
+
+    def read() -> None:
+        for event in stream(http, job["jobId"], begun):
+            seen.append(event)  # noqa: PERF402 (one at a time: the test waits for them)
+
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(lambda: list(stream(http, job["jobId"], begun)))
+        reading = pool.submit(read)
         assert begun.wait(60)
         run(sql, job["jobId"], "running")
-        time.sleep(1)  # longer than the pause between two looks
+        until(lambda: [event["data"]["status"] for event in seen] == ["PENDING", "RUNNING"])
         sql.execute("select complete('secret-worker', array[%s::uuid], '{1}')", [job["jobId"]])
-        seen = reading.result(60)
-    statuses = [event["data"]["status"] for event in seen]
-    assert statuses[0] == "PENDING"
-    assert statuses[-1] == "COMPLETED"
-    assert statuses in (["PENDING", "RUNNING", "COMPLETED"], ["PENDING", "COMPLETED"])
+        reading.result(60)
+    assert [event["data"]["status"] for event in seen] == ["PENDING", "RUNNING", "COMPLETED"]
     assert {event["event"] for event in seen} == {"status"}
     assert len({event["id"] for event in seen}) == len(seen)
     assert seen[-1]["data"] == http.get(f"/jobs/{job['jobId']}").json()
@@ -81,7 +84,7 @@ def test_a_stream_that_is_resumed_does_not_repeat_what_was_seen(http: httpx.Clie
     assert events(http, job["jobId"], last_event_id=only["id"]) == []
 
 
-def test_a_server_that_is_told_to_stop_ends_its_streams(dsn: str) -> None:
+def test_a_server_that_is_stopped_ends_its_streams(dsn: str) -> None:
     with serving(dsn) as served, httpx.Client(base_url=served.url, timeout=90) as http:
         job = submitted(http)
         begun = threading.Event()
@@ -100,10 +103,7 @@ def test_clients_that_hang_up_leave_nothing_behind(http: httpx.Client) -> None:
         reading = stream(http, job["jobId"], begun)
         assert next(reading)["data"]["status"] == "PENDING"
         reading.close()
-    deadline = time.monotonic() + 60
-    while "leasehold_http_watchers 0.0" not in http.get("/metrics").text:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: "leasehold_http_watchers 0.0" in http.get("/metrics").text)
 
 
 async def test_a_stream_ends_when_its_token_is_revoked(dsn: str) -> None:

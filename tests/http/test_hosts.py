@@ -1,4 +1,4 @@
-"""Without tokens this machine is served and nobody else: not a page whose name leads here, not another site's form."""
+"""Without tokens only this machine is served: not a page whose name leads here, not another site's form."""
 
 import os
 import subprocess

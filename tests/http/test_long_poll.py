@@ -7,8 +7,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from faults.waiting import stays, until
 from tests.http.conftest import Sql, key, run, submitted
 from tests.http.running import Served, serving
+
+
+def until_waiting(http: httpx.Client, requests: int) -> None:
+    until(lambda: f"leasehold_http_watchers {requests}.0" in http.get("/metrics").text)
 
 
 def test_the_answer_comes_as_soon_as_the_job_has_finished(http: httpx.Client, sql: Sql) -> None:
@@ -16,8 +21,8 @@ def test_the_answer_comes_as_soon_as_the_job_has_finished(http: httpx.Client, sq
     with ThreadPoolExecutor(2) as pool:
         status = pool.submit(http.get, f"/jobs/{job['jobId']}?wait=60")
         result = pool.submit(http.get, f"/jobs/{job['jobId']}/result?wait=60")
-        time.sleep(0.5)
-        assert not status.done()
+        until_waiting(http, 2)
+        stays(lambda: not status.done() and not result.done(), "they wait", seconds=0.5)
         begin = time.monotonic()
         run(sql, job["jobId"], "success")
         assert status.result().json()["status"] == "COMPLETED"
@@ -51,16 +56,18 @@ def test_a_wait_that_is_none_is_refused(http: httpx.Client, wait: str) -> None:
 
 
 def test_many_who_wait_share_one_connection_and_a_few_statements(dsn: str) -> None:
-    """Sixty waiters for sixty jobs over two seconds: far fewer statements than waiters times looks."""
+    """Sixty requests wait for sixty jobs at once, with a few connections for all of them."""
     with (
         serving(dsn) as served,
         httpx.Client(base_url=served.url, timeout=90, limits=httpx.Limits(max_connections=80)) as http,
     ):
         jobs = [submitted(http)["jobId"] for _ in range(60)]
         with ThreadPoolExecutor(60) as pool:
-            waiting = [pool.submit(http.get, f"/jobs/{job}?wait=3") for job in jobs]
-            time.sleep(1.5)
+            waiting = [pool.submit(http.get, f"/jobs/{job}?wait=60") for job in jobs]
+            until_waiting(http, 60)
             connections = backends(served)
+            for job in jobs:
+                assert http.delete(f"/jobs/{job}").status_code == 200
             answers = [one.result() for one in waiting]
         assert {answer.status_code for answer in answers} == {200}
         assert connections <= 8
@@ -79,12 +86,12 @@ def backends(served: Served) -> int:
     return int(found[0]) if found else 0
 
 
-def test_a_server_that_is_told_to_stop_answers_those_who_wait(dsn: str) -> None:
+def test_a_server_that_is_stopped_answers_requests_that_wait(dsn: str) -> None:
     with serving(dsn) as served, httpx.Client(base_url=served.url, timeout=90) as http:
         job = submitted(http)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(http.get, f"/jobs/{job['jobId']}?wait=60")
-            time.sleep(0.5)
+            until_waiting(http, 1)
             begin = time.monotonic()
             served.process.terminate()
             assert waiting.result().json() == job

@@ -1,4 +1,4 @@
-"""The API inside somebody else's application."""
+"""The API inside another application."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def app(dsn: str) -> AsyncIterator[App]:
         yield made
 
 
-async def test_it_works_below_a_path_without_being_told_to_start(app: App) -> None:
+async def test_it_works_below_a_path_without_an_explicit_start(app: App) -> None:
     control = leasehold.api(app, tokens=False)
     web = FastAPI()
     web.mount("/leasehold", control)
@@ -61,7 +61,7 @@ async def test_it_works_below_a_path_without_being_told_to_start(app: App) -> No
     await control.state.leasehold.aclose()
 
 
-async def test_a_mounted_api_needs_tokens_unless_it_is_told_otherwise(app: App, dsn: str) -> None:
+async def test_a_mounted_api_needs_tokens_unless_they_are_switched_off(app: App, dsn: str) -> None:
     control = leasehold.api(app)
     web = Starlette(routes=[Mount("/jobs-api", control)])
     token = token_for(dsn, "submit")
@@ -167,11 +167,11 @@ def test_a_schema_that_is_not_there_is_said_at_once(empty_dsn: str) -> None:
         visit(leasehold.api(app, tokens=False), ask)
 
 
-def test_without_fastapi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_starlette_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
-        if name == "leasehold.http.app" or name.partition(".")[0] == "fastapi":
+        if name == "leasehold.http.app" or name.partition(".")[0] == "starlette":
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setitem(sys.modules, "starlette", None)
     with App(dsn="postgresql://unknown.invalid/x") as app, pytest.raises(ConfigError, match="pip install"):
         leasehold.api(app)
 

@@ -1,7 +1,6 @@
 """What a submitting client needs shows nothing else; a token's jobs and keys are its namespace's own."""
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import psycopg
 import pytest
 
+from faults.waiting import until
 from leasehold.tokens import make_token, parse_token
 from tests.http.conftest import Sql, connect, intent, key, run
 from tests.http.running import Served, serving, token_for
@@ -85,9 +85,40 @@ def test_looking_around_needs_another_scope(http: httpx.Client, home_dsn: str, s
     assert http.get("/ops/workers", headers=bearer(reader)).status_code == 200
 
 
+def test_metadata_is_shown_and_searched_with_the_scope_operate_only(http: httpx.Client, home_dsn: str) -> None:
+    reader, operator = (bearer(token_for(home_dsn, *scopes)) for scopes in (("read",), ("read", "operate")))
+    tag = uuid4().hex
+    fields: dict[str, Any] = {"metadata": {"cookie": "secret"}, "tags": [tag], "exclusiveKey": "customer-7"}
+    job = submit(http, token_for(home_dsn, "submit"), **fields)["jobId"]
+    for headers, shown in ((operator, {"cookie": "secret"}), (reader, None)):
+        [listed] = http.get("/ops/jobs", params={"tag": tag}, headers=headers).json()["jobs"]
+        for row in (listed, http.get(f"/ops/jobs/{job}", headers=headers).json()):
+            assert row.get("metadata") == shown
+            assert (row["tags"], row["exclusiveKey"]) == ([tag], "customer-7")
+    search = {"metadata": "cookie=secret"}
+    assert http.get("/ops/jobs", params=search, headers=operator).status_code == 200
+    refused = http.get("/ops/jobs", params=search, headers=reader)
+    assert refused.status_code == 403
+    assert "operate" in refused.json()["detail"]
+
+
+def test_why_a_job_was_set_aside_is_shown_with_the_scope_operate_only(
+    http: httpx.Client, home_dsn: str, sql: Sql
+) -> None:
+    job = submit(http, token_for(home_dsn, "submit"))["jobId"]
+    sql.execute("select set_aside(%s, 'when it was claimed', '22023', 'secret words of its payload')", [job])
+    for scope in ("operate", "read"):
+        headers = bearer(token_for(home_dsn, scope))
+        assert "secret words" not in http.get(f"/ops/jobs/{job}/explain", headers=headers).text
+        shown = http.get(f"/ops/jobs/{job}", headers=headers).text
+        assert "set_aside" in shown
+        assert ("secret words" in shown) is (scope == "operate")
+
+
 def test_a_token_from_before_namespaces_does_what_it_did(http: httpx.Client, home_dsn: str, sql: Sql) -> None:
     made = make_token(uuid4())
     sql.execute("select create_token(%s, 'old', %s, '{submit,read}', '{default}')", [made.id, made.hash()])
+    sql.execute("update tokens set namespace = null where id = %s", [made.id])
     used = key()
     before = sql.execute("select enqueue('SEND_EMAIL', idempotency_key => %s)::text as id", [used]).fetchone()
     assert before is not None
@@ -117,12 +148,14 @@ def test_keys_of_restricted_tokens_are_apart(http: httpx.Client, home_dsn: str, 
     assert shown.json()["idempotencyKey"] == used
     with pytest.raises(psycopg.errors.UniqueViolation):
         sql.execute(
-            "insert into jobs (kind, idempotency_key) select 'k', idempotency_key from jobs where id = %s", [jobs[0]]
+            "insert into jobs (max_attempts, kind, idempotency_key)"
+            " select 5, 'k', idempotency_key from jobs where id = %s",
+            [jobs[0]],
         )
 
 
 @pytest.mark.parametrize("scopes", [("submit", "status"), ("submit",), ("submit", "operate")])
-def test_a_used_key_never_gives_a_job_that_the_token_may_not_see(
+def test_a_used_key_never_returns_a_job_that_the_token_may_not_see(
     http: httpx.Client, home_dsn: str, sql: Sql, scopes: tuple[str, ...]
 ) -> None:
     first = token_for(home_dsn, "submit", "status", namespace="first")
@@ -202,11 +235,8 @@ def test_who_is_revoked_takes_its_children_with_it(http: httpx.Client, home_dsn:
     grandchild = made_by(http, child).json()["token"]
     boss = token_for(home_dsn, "operate")
     assert http.delete(f"/ops/tokens/{id_of(parent)}", headers=bearer(boss)).status_code == 204
-    deadline = time.monotonic() + 60
     for token in (parent, child, grandchild):
-        while http.get("/ops/jobs", headers=bearer(token)).status_code != 401:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda token=token: http.get("/ops/jobs", headers=bearer(token)).status_code == 401)
     assert http.get("/ops/jobs", headers=bearer(boss)).status_code == 200
 
 
@@ -214,16 +244,13 @@ def test_a_token_made_while_its_maker_is_revoked_is_revoked_too(home_dsn: str, s
     """The maker's row is locked by who makes a token: either that comes first and is found, or it is refused."""
     parent, child, late = (make_token(uuid4()) for _ in range(3))
     sql.execute("select create_token(%s, 'p', %s, '{operate}')", [parent.id, parent.hash()])
-    call = "select made_namespace from create_token_v2(%s, 'c', %s, '{operate}', created_by => %s)"
+    call = "select made_namespace from create_token_v1(%s, 'c', %s, '{operate}', created_by => %s)"
     with psycopg.connect(home_dsn, options="-c search_path=leasehold") as making, connect(home_dsn) as revoking:
         making.execute(call, [child.id, child.hash(), parent.id])
         thread = threading.Thread(target=revoking.execute, args=("select revoke_token(%s)", [parent.id]))
         thread.start()
-        waiting = "select count(*) as n from pg_locks where not granted and pid = %s"
-        deadline = time.monotonic() + 60
-        while sql.execute(waiting, [revoking.info.backend_pid]).fetchone() == {"n": 0}:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        waiting = "select from pg_locks where not granted and pid = %s"
+        until(lambda: sql.execute(waiting, [revoking.info.backend_pid]).rowcount, "the revocation waits for a lock")
         making.commit()
         thread.join(60)
     assert sql.execute("select revoked_at is null as live from tokens where id = %s", [child.id]).fetchone() == {
@@ -303,7 +330,15 @@ def test_a_session_ends_with_its_token(served: Served, home_dsn: str, sql: Sql) 
         assert kept == {"session": True, "same": True, "scopes": ["read"]}
         assert browser.get("/dashboard/jobs").status_code == 200
         sql.execute("select revoke_token(%s)", [id_of(token)])
-        deadline = time.monotonic() + 60
-        while browser.get("/dashboard/jobs").status_code != 303:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: browser.get("/dashboard/jobs").status_code == 303, "the session has ended")
+
+
+def test_who_may_operate_sees_the_status_of_any_job_and_the_metrics(http: httpx.Client, home_dsn: str) -> None:
+    job = submit(http, token_for(home_dsn, "submit", namespace="another"))["jobId"]
+    operator = bearer(token_for(home_dsn, "operate"))
+    for path in (f"/jobs/{job}", "/metrics", f"/ops/jobs/{job}"):
+        assert http.get(path, headers=operator).status_code == 200, path
+    assert http.get(f"/jobs/{job}/result", headers=operator).json()["type"] == "/problems/not-finished"
+    assert http.get(f"/jobs/{job}", headers=bearer(token_for(home_dsn, "status"))).status_code == 404
+    elsewhere = bearer(token_for(home_dsn, "operate", queues=["elsewhere"]))
+    assert http.get(f"/jobs/{job}", headers=elsewhere).status_code == 404

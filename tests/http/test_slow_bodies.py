@@ -1,4 +1,4 @@
-"""Clients that take their time: dropped by a deadline, while everybody else is served as if they were not there."""
+"""Clients that take their time: dropped by a deadline, while all others are served as if they were not there."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from statistics import median
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from tests.conftest import Admin
 from tests.http.raw import RawAnswer, parse, request
 from tests.http.running import Served, serving
@@ -76,8 +77,7 @@ async def healthy(api: Served) -> AsyncIterator[list[float]]:
     task = asyncio.create_task(submit())
     try:
         yield took
-        while not took and not task.done():  # noqa: ASYNC110 (the list is what we wait for)
-            await asyncio.sleep(0.01)
+        await auntil(lambda: took or task.done(), "a job was submitted")
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -121,7 +121,7 @@ def check_times(times: list[float]) -> None:
     assert max(times) < LATEST
 
 
-async def test_bodies_that_come_byte_by_byte_are_dropped_and_nobody_else_notices(api: Served) -> None:
+async def test_bodies_that_come_byte_by_byte_are_dropped_and_no_other_client_notices(api: Served) -> None:
     async with healthy(api):
         slow = [request(body=body(f"slow-{n}"), token=api.token) for n in range(SLOW)]
         ends = await asyncio.gather(*(drip(api, data, data.index(b"\r\n\r\n") + 4) for data in slow))
@@ -145,7 +145,7 @@ async def test_chunks_that_come_byte_by_byte_are_dropped_too(api: Served) -> Non
     check_times([seconds for _, seconds in ends])
 
 
-async def test_headers_that_come_byte_by_byte_are_dropped_and_nobody_else_notices(api: Served) -> None:
+async def test_headers_that_come_byte_by_byte_are_dropped_and_no_other_client_notices(api: Served) -> None:
     data = request(b"GET", b"/healthz", headers=[(b"X-%d" % n, b"y" * 50) for n in range(50)])
     async with healthy(api):
         ends = await asyncio.gather(*(drip(api, data, 1) for _ in range(SLOW)))
@@ -174,7 +174,7 @@ async def test_a_second_request_has_its_deadline_too(api: Served) -> None:
     check_times([seconds])
 
 
-async def test_a_body_that_nobody_asked_for_keeps_no_connection(api: Served) -> None:
+async def test_a_body_that_was_not_asked_for_keeps_no_connection(api: Served) -> None:
     head = request(b"GET", b"/healthz", length=b"500")
     got, seconds = await drip(api, head + b"x" * 500, len(head))
     answer = parse(got, closed=True)
@@ -213,7 +213,7 @@ async def test_who_does_not_read_the_answers_is_dropped(api: Served) -> None:
     assert api.memory() - before < 100 * 1024 * 1024
 
 
-async def test_streams_that_nobody_reads_hurt_nobody(api: Served) -> None:
+async def test_streams_that_are_not_read_hurt_no_other_client(api: Served) -> None:
     made = await ask(api, request(body=body("watched"), token=api.token))
     target = f"/jobs/{made.json()['jobId']}/events".encode()
     peers = [await asyncio.open_connection("127.0.0.1", api.port, limit=1) for _ in range(SLOW)]
@@ -222,7 +222,7 @@ async def test_streams_that_nobody_reads_hurt_nobody(api: Served) -> None:
             writer.write(request(b"GET", target, token=api.token))
         before = api.memory()
         async with healthy(api):
-            await asyncio.sleep(DEADLINE * 2)
+            await asyncio.sleep(DEADLINE * 2)  # for as long as jobs are submitted beside those streams
         assert api.memory() - before < 50 * 1024 * 1024
         # One who does read is served.
         reader, writer = peers[0]

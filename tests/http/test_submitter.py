@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from leasehold.db.pool import Database
+from leasehold.db.database import Database
 from leasehold.db.store import Seen
 from leasehold.http.problems import Problem
-from leasehold.http.schemas import JobRequest, Submission, element_of
+from leasehold.http.schemas import JobRequest
 from leasehold.http.settings import ApiSettings
-from leasehold.http.submitter import Submitter
+from leasehold.http.submissions import submission_of
+from leasehold.http.submitter import Submission, Submitter
 from leasehold.http.waiting import Watcher
+from leasehold.operate.caller import Caller
 from tests.db.proxy import Proxy
 from tests.http.conftest import connect, key
 
@@ -22,7 +25,7 @@ SETTINGS = ApiSettings(database_seconds=5)
 def submission(idempotency_key: str | None = None, payload: str = "{}", **fields: Any) -> Submission:
     unique = idempotency_key or key()
     request = JobRequest.model_validate({"jobType": "k", **fields})
-    return Submission(request.job_type, request.queue, unique, element_of(request, unique, payload))
+    return submission_of(request, unique, {"payload": payload})
 
 
 @pytest.fixture
@@ -38,21 +41,21 @@ async def test_a_lone_submission_is_sent_at_once_and_accepted(database: Database
     assert (job.state, job.kind, submitter.statements) == ("queued", "k", 1)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-async def test_whoever_comes_back_with_the_answer_finds_a_lane(database: Database, lanes: int) -> None:
-    """The moment in which a lane has just ended: a submission must not be left to it."""
-    submitter = Submitter(database, ApiSettings(database_seconds=5, lanes=lanes))
-    watcher = Watcher(database, ApiSettings(database_seconds=5, lanes=lanes))
+@pytest.mark.parametrize("senders", [1, 2, 3])
+async def test_a_client_that_comes_back_with_the_answer_finds_a_sender(database: Database, senders: int) -> None:
+    """The moment in which a sender has just ended: a submission must not be left to it."""
+    submitter = Submitter(database, ApiSettings(database_seconds=5, senders=senders))
+    watcher = Watcher(database, ApiSettings(database_seconds=5, senders=senders))
 
     async def client() -> None:
         for _ in range(20):
             job = await submitter.submit(submission())
         for _ in range(20):
-            assert await watcher.look(job.id) == job
+            assert await watcher.read(job.id) == job
 
     async with asyncio.timeout(60):
         await client()
-        await asyncio.gather(*(client() for _ in range(lanes * 4)))
+        await asyncio.gather(*(client() for _ in range(senders * 4)))
 
 
 async def test_what_arrives_meanwhile_is_gathered_into_few_statements(database: Database) -> None:
@@ -67,7 +70,7 @@ async def test_what_arrives_meanwhile_is_gathered_into_few_statements(database: 
 async def test_one_bad_job_never_fails_its_neighbours(database: Database) -> None:
     submitter = Submitter(database, SETTINGS)
     bad = submission()
-    wrong = Submission(bad.kind, bad.queue, bad.key, bad.element.replace('"payload"', '"priority":99999,"payload"'))
+    wrong = replace(bad, element=bad.element.replace('"payload"', '"priority":99999,"payload"'))
     good, refused, other = await asyncio.gather(
         submitter.submit(submission()), submitter.submit(wrong), submitter.submit(submission()), return_exceptions=True
     )
@@ -92,7 +95,7 @@ async def test_a_conflict_is_the_business_of_one(database: Database) -> None:
 
 
 async def test_the_same_key_in_one_statement_gets_the_same_job(database: Database) -> None:
-    submitter = Submitter(database, ApiSettings(database_seconds=5, lanes=1))
+    submitter = Submitter(database, ApiSettings(database_seconds=5, senders=1))
     same = submission()
     jobs = await asyncio.gather(*(submitter.submit(same) for _ in range(50)))
     assert len(set(jobs)) == 1
@@ -104,7 +107,7 @@ async def test_a_job_that_the_caller_may_not_see_is_neither_shown_nor_accepted(d
     with connect(dsn) as sql:
         sql.execute("select submit('theirs', idempotency_key => 'key')")
         mine = submission("key")
-        limited = Submission(mine.kind, mine.queue, mine.key, mine.element, kinds=frozenset({"k"}))
+        limited = replace(mine, caller=Caller("limited", kinds=frozenset({"k"})))
         with pytest.raises(Problem) as caught:
             await submitter.submit(limited)
         assert caught.value.name == "idempotency-conflict"
@@ -125,7 +128,7 @@ async def test_a_request_that_is_gone_does_not_disturb_its_neighbours(database: 
 
 
 async def test_too_many_that_wait_are_refused_at_once_and_the_others_served(database: Database) -> None:
-    submitter = Submitter(database, ApiSettings(database_seconds=5, waiting=10, coalesced=5, lanes=1))
+    submitter = Submitter(database, ApiSettings(database_seconds=5, waiting=10, coalesced=5, senders=1))
     results = await asyncio.gather(*(submitter.submit(submission()) for _ in range(30)), return_exceptions=True)
     refused = [result for result in results if isinstance(result, Problem)]
     assert {problem.name for problem in refused} == {"overloaded"}
@@ -153,7 +156,7 @@ async def test_a_lost_answer_is_asked_for_again_and_there_is_one_job(dsn: str, s
 
 
 @pytest.mark.parametrize("step", ["submit_many", "accept_many"])
-async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(
+async def test_an_outcome_that_stays_unknown_is_an_error_with_the_id_and_the_key(
     dsn: str, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = Proxy(dsn)
@@ -179,7 +182,7 @@ async def test_an_outcome_that_stays_unknown_is_told_with_the_id_and_the_key(
 
 
 @pytest.mark.parametrize("step", ["submit_many", "accept_many"])
-async def test_a_batch_whose_outcome_stays_unknown_is_told_so_and_repeated_it_is_there_once(
+async def test_a_batch_whose_outcome_stays_unknown_is_an_error_and_repeated_it_is_there_once(
     dsn: str, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = Proxy(dsn)
@@ -204,7 +207,7 @@ async def test_a_batch_whose_outcome_stays_unknown_is_told_so_and_repeated_it_is
         proxy.close()
 
 
-async def test_what_was_certainly_never_sent_is_told_as_such(dsn: str) -> None:
+async def test_what_was_certainly_never_sent_raises_its_own_error(dsn: str) -> None:
     proxy = Proxy(dsn)
     database = Database(proxy.dsn, schema="leasehold", wait=1.0, bounded=True)
     try:

@@ -12,7 +12,7 @@ from tests.interleavings.calls import Program
 from tests.interleavings.starts import NOW, Start
 from tests.sql.conftest import DEADLINE, INVARIANTS, Database, Session
 
-TABLES: Final = ("jobs", "attempts", "workers", "limits", "unpark_later")
+TABLES: Final = ("jobs", "attempts", "workers", "limits", "unpark_later", "limits_to_recheck")
 
 # What matters of the rows, and the rest. Which job of a key is parked or current may depend on the order: the laws
 # judge it.
@@ -25,6 +25,7 @@ select jsonb_build_array(
   jsonb_build_array(
     (select jsonb_agg(jsonb_build_array(j.parked, j.parked_under, j.is_current) order by j.id) from jobs j),
     (select jsonb_agg(u order by u) from unpark_later u),
+    (select jsonb_agg(r order by r) from limits_to_recheck r),
     (select jsonb_agg(l order by l) from limits l))::text
 """
 
@@ -137,7 +138,7 @@ class Driver:
     def interleave(self, start: Start, programs: Sequence[Program], stops: tuple[int, int]) -> Outcome | None:
         """The first runs to a gate, then the second to one of its own, then the first to its end, then the second.
 
-        Whoever has to wait for the other lets it go on. None: the first has no such gate.
+        The one that has to wait for the other lets it go on. None: the first has no such gate.
         """
         self.reset(start, "select pg_advisory_lock(1), pg_advisory_lock(2)")
         first, second = self._first, self._second

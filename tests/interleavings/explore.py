@@ -13,14 +13,16 @@ from tests.interleavings.starts import FIRST, OVER, SECOND, STARTS, Start
 from tests.timing import FULL
 
 MANY: Final = 200
+TAKE: Final = ("", "(b'f',)")
+"""What calls answer that take jobs, where they took none."""
 STARTS_IN_CI: Final = 2
 """How many of the starts in which the order of the two matters are looked at for each pair; the full run takes all."""
 
-# What no serial order gives, and why that is right. Only claims and sweeps are allowed it.
-PASSED_OVER: Final = "a claim passes over a job that somebody is writing, and takes the next: order is not promised"
+# Results of no serial order, and why they are right. Only claims and sweeps are allowed it.
+PASSED_OVER: Final = "a claim skips a job that another session is writing, and takes the next: order is not promised"
 EMPTY_HANDED: Final = (
-    "a claim saw a busy key or an exhausted limit, or a sweep an expired job, that somebody was just writing:"
-    " it does not wait for it, and whoever is writing tells those who do"
+    "a claim saw a busy key or an exhausted limit, or a sweep an expired job, that another session was writing:"
+    " it does not wait for it, and that session notifies the workers that do"
 )
 
 
@@ -84,7 +86,7 @@ def _allowed(driver: Driver, start: Start, programs: Sequence[Program], outcome:
         choices = []
         for who in order:
             fruitless = FRUITLESS.get(calls[who].pop(0).sql)
-            others = [Turn(who, unseen=job) for job in (FIRST, SECOND)] if fruitless == "" else []
+            others = [Turn(who, unseen=job) for job in (FIRST, SECOND)] if fruitless in TAKE else []
             empty = [Turn(who, skipped=fruitless)] if fruitless is not None and _in_the_way(start) else []
             choices.append([Turn(who), *others, *empty])
         for turns in product(*choices):
@@ -96,6 +98,6 @@ def _allowed(driver: Driver, start: Start, programs: Sequence[Program], outcome:
 
 
 def _in_the_way(start: Start) -> bool:
-    """Whether there is anything but the job itself that a claim or a sweep could find somebody writing."""
+    """Whether there is anything but the job itself that a claim or a sweep could find another session writing."""
     keys = any(job.get("exclusive_key") for job in start.jobs)
     return bool(start.limits) or keys or any(job.get("lease_expires_at") == OVER for job in start.jobs)

@@ -1,7 +1,7 @@
 """Functions that can be stopped between any two of their statements.
 
 Every volatile plpgsql function of the schema, the helpers included, is replaced by a copy of itself that passes a gate
-after `begin` and after each statement. A session passes all gates but the one that it was told: there it waits,
+after `begin` and after each statement. A session passes all gates but the one that is named: there it waits,
 inside its transaction and with all its locks, until the driver opens that gate.
 """
 
@@ -45,7 +45,7 @@ _PASS: Final = " assert leasehold.gate();"
 
 
 def instrument(session: Session) -> int:
-    """Put gates into all functions of a database; gives how many."""
+    """Put gates into all functions of a database; returns how many."""
     gates = 0
     for source, definition in session.execute(_FUNCTIONS).fetchall():
         text = gated(source)

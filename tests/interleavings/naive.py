@@ -117,7 +117,7 @@ NAIVE: Final[dict[str, Naive]] = {
         second="claim",
         start="under a limit",
     ),
-    # The holder ends between the look at it and the parking: nobody puts the parked job back.
+    # The holder ends between the read of its row and the parking: no end puts the parked job back.
     "an end that does not take the lock of its key": Naive(
         change=_edit("unpark_ended", "pg_try_advisory_xact_lock(exclusive_lock(t.key)) end", "true end"),
         first="claim",

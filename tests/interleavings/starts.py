@@ -34,6 +34,7 @@ def _job(name: str = FIRST, **columns: Any) -> Row:
     return {
         "id": name,
         "kind": "k",
+        "max_attempts": 5,
         "state": "queued",
         "run_at": BEFORE,
         "created_at": BEFORE,

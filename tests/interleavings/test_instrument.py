@@ -1,4 +1,4 @@
-"""Gates stand where another session can come in between, and nowhere else."""
+"""Gates stand only where another session can come in between."""
 
 from tests.interleavings.instrument import gated
 

@@ -36,7 +36,7 @@ from tests.model.machine import (
 some_queues = st.sampled_from([None, None, None, ["default"], ["mail"], QUEUES])
 some_kinds = st.sampled_from([None, None, None, ["a"], ["b"], KINDS])
 workers = st.sampled_from(WORKERS)
-LOOKS = ["status", "owned", "lease_seconds", "next_due", "counts", "hint", "start_worker", "stop_worker"]
+LOOKS = ["status", "owned", "lease_seconds", "next_due", "counts", "notify", "start_worker", "stop_worker"]
 TOLD = ("id", "kind", "queue", "payload", "attempt", "retry_count", "max_attempts", "priority")
 claim_ids = st.sampled_from(["new"] * 6 + ["last", "last", "old"])
 
@@ -68,7 +68,7 @@ class WorkCalls(Machine):
 
     @rule(drawn=st.lists(intents, max_size=4), last_id=ids, number=pick)
     def enqueue_many(self, drawn: list[dict[str, Any]], last_id: str, number: int) -> None:
-        # Only the last one brings an id: whether another of the batch has it first is nobody's promise.
+        # Only the last one brings an id: whether another of the batch has it first is not promised.
         last = len(drawn) - 1
         batch = [self.intent(one, last_id if place == last else "none", number) for place, one in enumerate(drawn)]
         self.step(
@@ -136,7 +136,7 @@ class WorkCalls(Machine):
                 after=after,
                 answer=many(answer or []),
             )
-            # The lease that is told is the kind's present one, in a repeated answer too.
+            # The lease that is returned is the kind's present one, in a repeated answer too.
             return [
                 (*(getattr(j, n) for n in TOLD), self.model.lease_seconds(j.kind), j.run_at, j.claimed_at) for j in jobs
             ]
@@ -148,8 +148,8 @@ class WorkCalls(Machine):
         if isinstance(answer, list):
             self.remember(worker, many(answer))
 
-    @rule(worker=workers, ends=st.lists(st.sampled_from(ENDS), min_size=3, max_size=3), told=reports)
-    def a_worker_works(self, worker: str, ends: list[str], told: dict[str, Any]) -> None:
+    @rule(worker=workers, ends=st.lists(st.sampled_from(ENDS), min_size=3, max_size=3), given=reports)
+    def a_worker_works(self, worker: str, ends: list[str], given: dict[str, Any]) -> None:
         """As workers do: claim some jobs and bring most of them to an end."""
         self.claim_anything(worker, 3)
         live = [token for owner, token in self.issued if owner == worker and self.runs(token)]
@@ -157,7 +157,7 @@ class WorkCalls(Machine):
             if end == "complete":
                 self.report_success(worker, [token], [{"ok": True}])
             elif end == "fail":
-                self.report_failures(worker, [told | {"token": token}])
+                self.report_failures(worker, [given | {"token": token}])
             elif end == "release":
                 self.give_back(worker, [token])
 
@@ -204,12 +204,12 @@ class WorkCalls(Machine):
     def heartbeat(self, drawn: list[tuple[int, bool, str]], progress: float | None, call: str) -> None:
         if batch := self.batch_of(drawn):
             worker, held = batch
-            told: dict[str, Any] = {}
+            given: dict[str, Any] = {}
             if progress is not None:
-                told = {"progress": [progress] * len(held), "progress_notes": [f"at {progress}"] * len(held)}
+                given = {"progress": [progress] * len(held), "progress_notes": [f"at {progress}"] * len(held)}
             promised = lambda *_: self.model.heartbeat(worker, held, progress)  # noqa: E731
             self.step(
-                call, promised, several if call == "heartbeat" else renewed, worker=worker, **columns(held), **told
+                call, promised, several if call == "heartbeat" else renewed, worker=worker, **columns(held), **given
             )
 
     @rule(number=pick, outcome=st.sampled_from(["none", "success", "failed", "released", "said"]))
@@ -286,12 +286,12 @@ class WorkCalls(Machine):
         promised = lambda *_: self.model.release(worker, held)  # noqa: E731
         self.step("release", promised, several, worker=worker, **columns(held))
 
-    @rule(drawn=tokens, told=st.lists(reports, min_size=3, max_size=3), wrong=wrong_reports)
-    def fail_many(self, drawn: list[tuple[int, bool, str]], told: list[dict[str, Any]], wrong: dict[str, Any]) -> None:
+    @rule(drawn=tokens, given=st.lists(reports, min_size=3, max_size=3), wrong=wrong_reports)
+    def fail_many(self, drawn: list[tuple[int, bool, str]], given: list[dict[str, Any]], wrong: dict[str, Any]) -> None:
         if batch := self.batch_of(drawn):
             worker, held = batch
-            told = [told[0] | wrong, *told[1:]]
-            failures = [report | {"token": token} for token, report in zip(held, told, strict=False)]
+            given = [given[0] | wrong, *given[1:]]
+            failures = [report | {"token": token} for token, report in zip(held, given, strict=False)]
             self.report_failures(worker, failures)
 
     def report_failures(self, worker: str, failures: list[dict[str, Any]]) -> None:
@@ -299,17 +299,17 @@ class WorkCalls(Machine):
         promised = lambda *_: self.model.fail_many(worker, failures)  # noqa: E731
         self.step("fail_many", promised, dict, worker=worker, failures=as_json(reports))
 
-    @rule(drawn=st.tuples(pick, stale, st.just("right")), told=reports)
-    def fail(self, drawn: tuple[int, bool, str], told: dict[str, Any]) -> None:
+    @rule(drawn=st.tuples(pick, stale, st.just("right")), given=reports)
+    def fail(self, drawn: tuple[int, bool, str], given: dict[str, Any]) -> None:
         if batch := self.batch_of([drawn]):
             worker, (token,) = batch
             self.step(
                 "fail",
-                lambda *_: self.model.fail_many(worker, [told | {"token": token}]).get(token.id),
+                lambda *_: self.model.fail_many(worker, [given | {"token": token}]).get(token.id),
                 one,
                 worker=worker,
                 **vars(token),
-                **told | {"error": told["error"] and as_json(told["error"])},
+                **given | {"error": given["error"] and as_json(given["error"])},
             )
 
     def owned(self, worker: str) -> None:
@@ -340,7 +340,7 @@ class WorkCalls(Machine):
             found = {
                 state: sum(job.state == state for job in jobs) for state in ("running", "retry", "success", "dead")
             }
-            # Nobody waits yet for a job that is not accepted.
+            # No client waits yet for a job that is not accepted.
             found["created"] = sum(job.state == "created" and job.accepted for job in jobs)
             return found | {"queued": sum(job.state == "queued" for job in jobs)}
 
@@ -351,15 +351,15 @@ class WorkCalls(Machine):
 
         self.step("counts", promised, read)
 
-    def hint(self) -> None:
-        self.step("hint", lambda *_: None, nothing, names=QUEUES)
+    def notify(self) -> None:
+        self.step("notify", lambda *_: None, nothing, names=QUEUES)
 
     def stop_worker(self, worker: str) -> None:
         self.step("stop_worker", lambda *_: None, nothing, worker=worker)
 
     @rule(
         what=st.sampled_from(
-            ["start_worker", "owned", "lease_seconds", "next_due", "counts", "hint", "status", "stop_worker"]
+            ["start_worker", "owned", "lease_seconds", "next_due", "counts", "notify", "status", "stop_worker"]
         ),
         number=pick,
         worker=workers,

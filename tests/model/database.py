@@ -106,6 +106,8 @@ def database_under_test(dsn: str, *changes: str) -> Iterator[Database]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("set timezone = 'UTC'")
         connection.execute(CLOCK)
+        connection.execute("set search_path = leasehold")
         for change in changes:
             connection.execute(change)
+        connection.execute("reset search_path")
         yield Database(connection)

@@ -41,7 +41,7 @@ class Model:
         for intent in intents:
             self._check_intent(intent)
         before = dict(self.jobs)
-        # Who is first of those that share a key or an id is nobody's promise: keys before none, ids before none.
+        # Which comes first of those that share a key or an id is not promised: keys before none, ids before none.
         bare = [(intent["idempotency_key"] is None, "id" not in intent) for intent in intents]
         for place in sorted(range(len(intents)), key=bare.__getitem__):
             key, id_ = intents[place]["idempotency_key"], intents[place].get("id")
@@ -167,9 +167,7 @@ class Model:
         return True
 
     def _take(self, job: Job, worker: str, claim_id: UUID) -> None:
-        if job.exclusive_key is not None:
-            for sibling in self._siblings(job.exclusive_key):
-                sibling.is_current = sibling is job
+        job.is_current = job.exclusive_key is not None
         job.state, job.attempt, job.claim_id, job.passed_over = "running", job.attempt + 1, claim_id, False
         job.claimed_at = job.updated_at = self.now
         job.lease_owner, job.lease_expires_at = worker, self._lease_end(job)
@@ -300,6 +298,7 @@ class Model:
     def _move(self, job: Job, state: str, reason: str | None = None) -> None:
         job.state, job.reason, job.updated_at = state, reason, self.now
         job.lease_owner = job.lease_expires_at = None
+        job.is_current = False
         job.finished_at = self.now if state in OVER else None
         job.passed_over = False
 
@@ -348,7 +347,8 @@ class Model:
             return job.reason == "cancelled"
         if job.state == "running":
             self._end(job, "cancelled", None, why)
-        self._stop(job, "dead", "cancelled")
+        could_run = job.state == "queued" and not job.passed_over and self.holder(job.exclusive_key or "") is None
+        (self._stop if job.state == "running" or could_run else self._move)(job, "dead", "cancelled")
         return True
 
     def retry(self, id_: UUID) -> bool:

@@ -21,7 +21,7 @@ ELSEWHERE = {
     "token", "token_list", "tokens_exist", "worker_list", "doctor", "names", "declare_tasks", "complete_in",
     "events", "history", "history_enabled", "prune", "prune_workers", "verify",
     # of pictures and canaries: tests/sql
-    "statistics_add", "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_step", "canary_stop",
+    "statistics_add", "statistics", "flow", "rates", "system", "holders", "canary_start", "canary_stop",
     "canary_list",
     # of schedules: tests/schedules
     "schedule_claim", "schedule_disable", "schedule_due", "schedule_enable", "schedule_fire", "schedule_list",
@@ -42,7 +42,7 @@ def test_every_history_of_calls_ends_as_the_model_says(dsn: str, record_property
         assert sorted(everything - ELSEWHERE - database.called.keys()) == [], "give each new function its rule"
 
 
-def test_a_job_whose_key_is_free_does_not_wait_for_a_sibling_that_nobody_asks_for(dsn: str) -> None:
+def test_a_job_whose_key_is_free_does_not_wait_for_a_sibling_that_no_worker_asks_for(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
 
         def ask(query: str, *args: object) -> list[tuple[object, ...]]:

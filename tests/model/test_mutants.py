@@ -24,28 +24,28 @@ SLIPS = {
     "claim ignores run_at": ("lock_in_lane", [("j.run_at <= lock_in_lane.at and", "")]),
     "claim of several lanes ignores run_at": ("lock_in_lanes", [("j.run_at <= lock_in_lanes.at and", "")]),
     "claim ignores the priority": ("lock_in_lane", [("order by -j.priority, j.id", "order by j.id")]),
-    "claim forgets its claim_id": (
-        "claim_v1",
-        [("update workers w set claim_id = token, seen_at", "update workers w set seen_at")],
-    ),
+    "claim forgets its claim_id": ("note_claim", [("set claim_id = token, seen_at", "set seen_at")]),
     "retry keeps the failures": ("retry_v1", [("retry_count = 0,", "")]),
     "exclusive keys are not settled": (
         "lock_runnable",
         [
             (
-                "case when found_now.exclusive then settle_exclusive(found_now.ids, at, taken) else found_now.ids end",
-                "found_now.ids",
+                "won := settle_exclusive(locked.ids, at, taken)",
+                "won := locked.ids",
             )
         ],
     ),
-    "nobody is put back when a key is free": ("unpark", [("parked = false from best", "parked = true from best")]),
+    "no job is put back when a key is free": ("unpark", [("parked = false from best", "parked = true from best")]),
     "promote ignores the missing acceptance": ("promote_v1", [("and j.accepted ", "")]),
-    "a snooze counts as a failure": ("fail_many_v1", [("(outcome = 'failed')::int", "(outcome <> 'cancelled')::int")]),
+    "a snooze counts as a failure": (
+        "fail_many_v1",
+        [("(r.outcome = 'failed')::int", "(r.outcome <> 'cancelled')::int")],
+    ),
     "release leaves no trace of the attempt": (
         "release_v1",
         [("r.claimed_at, at from released r", "r.claimed_at, at from released r where false")],
     ),
-    "cancel leaves no trace of the attempt": ("cancel_v1", [("if before.state = 'running' then", "if false then")]),
+    "cancel leaves no trace of the attempt": ("end_job", [("if ran then", "if false then")]),
 }
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold.db.link import Link
+from leasehold.db.connections.link import Link
+from leasehold.db.connections.outage import Outage
 from leasehold.db.store import Store
 from leasehold.telemetry import Telemetry
+from leasehold.upkeep.loop import Ports
 from leasehold.upkeep.scheduler import Scheduler
 from tests.sql.conftest import Database, Gate, Session, TestClock, clock, db, gate, session
 
@@ -37,10 +39,11 @@ def fire(
     following: datetime | None,
     key: str = "s",
     worker: str = "w",
+    missed: int = 0,
 ) -> list[Any]:
     return session.rows(
         "schedule_fire", key=key, worker=worker, token=claimed.token, was=claimed.next_run_at, due=list(due),
-        next_run_at=following,
+        next_run_at=following, missed=missed,
     )  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def runs_of(session: Session, key: str = "s") -> list[datetime]:
 
 @pytest.fixture
 async def scheduler(dsn: str) -> Any:
-    """A scheduler that looks once when it is told to."""
+    """A scheduler that makes one round when the test wants it."""
     link = Link(dsn, name="scheduler")
-    yield Scheduler("w", link, Store("leasehold"), Telemetry())
+    yield Scheduler(Ports("w", link, Store("leasehold"), Telemetry(), Outage()))
     await link.close()

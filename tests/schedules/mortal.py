@@ -1,6 +1,6 @@
 """A scheduler process that dies: before a call is sent, while the database works on it, after it was answered.
 
-Or it stands still between claim and fire until somebody else has taken over, and then goes on as if nothing had been.
+Or it stands still between claim and fire until another one has taken over, and then continues.
 """
 
 import asyncio
@@ -11,9 +11,11 @@ import threading
 from typing import TypeVar
 
 from leasehold.db.call import Call
-from leasehold.db.link import Link
+from leasehold.db.connections.link import Link
+from leasehold.db.connections.outage import Outage
 from leasehold.db.store import Store
 from leasehold.telemetry import Telemetry
+from leasehold.upkeep.loop import Ports
 from leasehold.upkeep.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -59,6 +61,7 @@ def main(dsn: str, log: str, chance: float) -> None:
     name = f"mortal:{os.getpid()}:{random.getrandbits(32):x}"
 
     async def run() -> None:
-        await Scheduler(name, MortalLink(dsn, log, chance), Store("leasehold"), Telemetry()).run()
+        link = MortalLink(dsn, log, chance)
+        await Scheduler(Ports(name, link, Store("leasehold"), Telemetry(), Outage())).run()
 
     asyncio.run(run())

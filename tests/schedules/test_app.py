@@ -74,7 +74,7 @@ async def nothing() -> None: ...
         ({"every": timedelta(1), "max_missed": 0}, "max_missed 0"),
         ({"every": timedelta(1), "queue": ""}, "queue '' does not have 1 to 200 bytes"),
         ({"every": timedelta(1), "priority": 99999}, "priority 99999"),
-        ({"every": timedelta(1), "tags": ["a"]}, "tags"),
+        ({"every": timedelta(1), "tags": "a"}, "tags"),
         ({"every": timedelta(1), "arguments": {"a": 1}}, "unknown argument 'a'"),
         ({"every": timedelta(1), "kind": "OTHER", "over_a_task": True}, "of kind 'NOTHING', not 'OTHER'"),
     ],
@@ -140,11 +140,24 @@ def test_what_is_put_is_what_is_read_by_whichever_way(app: App) -> None:
     assert app.schedules.get("new").enabled is False, "it says nothing about that"
     for schedule in (SCHEDULE, by_code):
         stored = app.schedules.get(schedule.key)
-        for name in Schedule.__dataclass_fields__:
+        for name in Schedule.__dataclass_fields__.keys() - {"metadata"}:  # that is read with its jobs
             expected = list(schedule.tags) if name == "tags" else getattr(schedule, name)
             assert getattr(stored, name) == expected, name
         assert stored.is_declared is (schedule is by_code)
     assert [stored.key for stored in app.schedules.list()] == ["declared", "new", "s"]
+
+
+def test_a_job_of_a_schedule_has_its_metadata(app: App) -> None:
+    traced = {"trace": "1", "deep": {"n": [1, None]}}
+    app.schedule(every=timedelta(hours=1), key="declared", metadata=traced)(nothing)
+    app.schedules.apply()
+    app.schedules.put(Schedule(key="put", kind="k", every=timedelta(hours=1), metadata=traced))
+    for key in ("declared", "put"):
+        detail = app.call(app.store.job_detail(app.schedules.run_now(key).id))
+        assert detail is not None
+        assert detail.job.metadata == traced
+    with pytest.raises(ConfigError, match="schedule 'x': metadata"):
+        Schedule(key="x", kind="k", every=timedelta(hours=1), metadata={"long": "x" * 5000})
 
 
 def test_schedules_are_changed_at_run_time(app: App) -> None:

@@ -1,4 +1,4 @@
-"""Laws of the claim: the lock comes before the look, one wins, and everybody else has a constant answer."""
+"""Laws of the claim: the lock comes before the read, one caller wins, and all others have a constant answer."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -6,6 +6,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from faults.waiting import until
 from tests.schedules.conftest import claim, fire, refused, runs_of, stored
 
 CALLERS = 50
@@ -26,7 +27,7 @@ def try_claim(session, place: int) -> str:
     return "won"
 
 
-def test_of_fifty_callers_one_wins_and_forty_nine_are_told_that_it_is_locked(db, session, due):
+def test_of_fifty_callers_one_wins_and_forty_nine_get_the_answer_that_it_is_locked(db, session, due):
     answers = db.crowd(CALLERS, try_claim)
     assert sorted(set(answers)) == ["LH005 job_locked", "won"]
     assert answers.count("won") == 1
@@ -43,7 +44,7 @@ def test_while_one_is_claiming_the_others_do_not_wait(db, session, due):
 
 
 def test_the_lock_comes_before_everything_else(db, session, due):
-    """Whoever holds it is asked for nothing: not the row, not even whether there is one."""
+    """While another session holds it, nothing is read: not the row, not even whether there is one."""
     with db.connect() as holder, holder.transaction():
         holder.execute("select pg_advisory_xact_lock(schedule_lock(key)) from unnest(array['s', 'unknown']) key")
         for key in ("s", "unknown"):
@@ -60,7 +61,7 @@ def test_the_lock_ends_with_the_transaction_of_a_caller_that_dies(db, session, d
         claim(session)
     session.execute("select pg_terminate_backend(%s)", [winner.info.backend_pid])
     winner.close()
-    db.until(lambda: try_claim(session, 2) == "won", "the dead caller's lock is gone")
+    until(lambda: try_claim(session, 2) == "won", "the dead caller's lock is gone")
 
 
 def test_after_a_crash_between_claim_and_fire_the_next_one_is_let_in_when_the_claim_expires(session, clock, due):
@@ -112,7 +113,7 @@ def test_a_claim_whose_answer_was_lost_is_repeated_and_answered_the_same(session
         claim(session, worker="other", claim_id=token)
 
 
-def test_somebody_who_writes_the_schedule_makes_nobody_wait(db, session, due):
+def test_a_session_that_writes_the_schedule_makes_no_claim_wait(db, session, due):
     with db.connect() as operator, operator.transaction():
         operator.one("schedule_put", key="s", kind="k", every="2 hours")
         with refused("LH005", "job_locked"):
@@ -194,7 +195,7 @@ def test_every_claim_of_every_kind_lasts_what_lease_seconds_says(session, clock)
     for schedule in session.rows("schedule_list"):
         lease = session.one("lease_seconds", kind=schedule.kind)
         assert lease == kinds.get(schedule.kind, 15.0)
-        claimed = claim(session, key=schedule.name)
-        assert claimed.locked_until - clock.now == timedelta(seconds=lease), schedule.name
+        claimed = claim(session, key=schedule.key)
+        assert claimed.locked_until - clock.now == timedelta(seconds=lease), schedule.key
     assert len(session.rows("schedule_list")) == 10
     assert session.value("select count(*) from schedules where locked_until is not null") == 10

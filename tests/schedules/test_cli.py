@@ -1,4 +1,4 @@
-"""`leasehold schedules`: data on standard output, talk on standard error, unknown keys told with the known ones."""
+"""`leasehold schedules`: data on standard output, messages on standard error, an unknown key is named."""
 
 import json
 from datetime import datetime, timedelta
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from leasehold.cli import main
+from tests.cli.terminal import terminal
 
 
 class Done(NamedTuple):
@@ -45,6 +46,13 @@ def test_list_shows_every_schedule(cli, session):
     assert (often["every"], often["nextRunAt"]) == (90.0, None)
 
 
+def test_a_schedule_without_a_problem_is_listed_on_a_terminal_too(dsn, session):
+    session.one("schedule_put", key="often", kind="TICK", every="90 seconds")
+    with terminal("schedules", "list", LEASEHOLD_DSN=dsn) as screen:
+        screen.expect("often")
+        assert screen.end() == 0
+
+
 def test_next_shows_when_they_run(cli, session):
     runs = json.loads(cli("next", "-n", "4", "--json").stdout)
     assert [run["key"] for run in runs].count("often") >= 3
@@ -78,7 +86,7 @@ def test_disable_and_enable_switch_it(cli, session):
 
 
 @pytest.mark.parametrize("command", ["run", "enable", "disable", "remove", "next"])
-def test_an_unknown_key_is_told_with_the_known_ones(cli, command):
+def test_an_unknown_key_is_an_error_that_names_the_known_ones(cli, command):
     done = cli(command, "dayly", code=1)
     assert done.stdout == ""
     assert "error: schedule 'dayly' unknown\nhint: known: daily, often" in done.stderr

@@ -1,4 +1,4 @@
-"""Law: one job for each schedule and due time, and none missing, whoever dies, on the days when the clocks are moved.
+"""Law: one job for each schedule and due time, and none missing, whichever process dies, on days of changing clocks.
 
 A day is compressed into a minute by the clock of the database; the seconds that schedulers sleep are real ones. CI sees
 a few hours around the change, the full run the whole day and both zones in both directions.
@@ -67,7 +67,7 @@ class Day:
         day = cls(session, zone, start, start + timedelta(hours=HOURS))
         # One kind's claims expire within 42 real milliseconds: often before they are fired. The other's in 2 seconds.
         session.one("declare_kinds", kinds=["hasty", "steady"], lease_seconds=[60, 2 * SPEED])
-        seconds = "extract(epoch from greatest(s.next_run_at, s.locked_until) - at)"
+        seconds = "extract(epoch from greatest(s.next_run_at, s.locked_until) - now.at)"
         session.mutate("schedule_due_v1", seconds, f"{seconds} / {SPEED}")
         # Time to die in, between the jobs and the step forward.
         session.mutate(
@@ -83,7 +83,7 @@ class Day:
         return day
 
     def live(self, dsn: str, log: Path, chance: float) -> Counter[str]:
-        """Let schedulers run, die and be replaced until everything is over; gives how they died."""
+        """Let schedulers run, die and be replaced until everything is over; returns how they died."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.schedules.mortal"])
         processes: list[Any] = []
@@ -132,7 +132,7 @@ class Day:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("change", list(CHANGES) if FULL else list(CHANGES)[:2])
-def test_a_day_of_dying_schedulers_gives_one_job_for_each_due_time(dsn, session, tmp_path, change):
+def test_a_day_of_dying_schedulers_makes_one_job_for_each_due_time(dsn, session, tmp_path, change):
     day = Day.prepare(session, *CHANGES[change])
     deaths = day.live(dsn, tmp_path / "deaths", chance=0.02)
     print(f"{change}: {session.value('select count(*) from jobs')} jobs, deaths: {dict(deaths)}")

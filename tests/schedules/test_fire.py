@@ -49,6 +49,25 @@ def test_a_fire_that_does_not_commit_leaves_neither_jobs_nor_a_step(db, session,
     assert runs_of(session) == [clock.now]
 
 
+@pytest.mark.parametrize(("size", "most"), [(900_000, 17), (2, 1000)])
+def test_one_call_fires_no_more_than_it_can_in_a_moment_and_the_rest_stays_due(session, clock, size, most):
+    """Else the caller gives the call up, repeats it for ever, and fires no other schedule."""
+    put(session, payload={"s": "x" * size} if size > 2 else {}, every="1 second", missed="all", max_missed=2000)
+    clock.advance(most + 1)  # minutes
+    due = [clock.now - timedelta(seconds=n) for n in reversed(range(most + 5))]
+    upcoming = clock.now + timedelta(seconds=1)
+    session.execute("update schedules set next_run_at = %s", [due[0]])
+    claimed = claim(session)
+    fired = fire(session, claimed, due, upcoming, missed=3)
+    assert [row.due_at for row in fired] == due[:most]
+    assert fire(session, claimed, due, upcoming, missed=3) == fired
+    now = stored(session)
+    assert (now.next_run_at, now.fired, now.missed_runs, now.over) == (due[most], most, 3, False)
+    fire(session, claim(session), due[most:], None)
+    assert runs_of(session) == due
+    assert (stored(session).fired, stored(session).over) == (most + 5, True)
+
+
 def test_a_fire_whose_answer_was_lost_is_repeated_and_changes_nothing(session, clock):
     put(session)
     claimed = claim(session)
@@ -92,7 +111,7 @@ def test_a_schedule_that_no_longer_stands_where_it_was_claimed_is_not_fired(sess
     assert runs_of(session) == []
 
 
-def test_an_expired_claim_that_nobody_took_over_can_still_fire(session, clock):
+def test_an_expired_claim_that_was_not_taken_over_can_still_fire(session, clock):
     put(session)
     claimed = claim(session)
     clock.advance(1000)
@@ -100,7 +119,7 @@ def test_an_expired_claim_that_nobody_took_over_can_still_fire(session, clock):
     assert runs_of(session) == [clock.now]
 
 
-def test_whoever_changes_the_schedule_ends_the_claim_under_way(session, clock):
+def test_a_change_of_the_schedule_ends_the_claim_under_way(session, clock):
     changes = {
         "the rule": lambda: put(session, every="2 hours"),
         "the time zone": lambda: put(session, every="2 hours", time_zone="Europe/Berlin"),
@@ -215,7 +234,7 @@ def test_overlap_exclusive_lets_them_wait_for_each_other(session, clock):
 # -- jitter and the due time
 
 
-def test_jitter_is_the_same_for_one_due_time_whoever_asks_and_differs_between_them(session, clock):
+def test_jitter_is_the_same_for_each_call_with_one_due_time_and_differs_between_them(session, clock):
     put(session, jitter="10 minutes")
     delays = []
     for _ in range(20):
@@ -230,7 +249,7 @@ def test_jitter_is_the_same_for_one_due_time_whoever_asks_and_differs_between_th
     assert runs_of(session)[-1] == clock.now, "the key is made of the due time, not of when the run begins"
 
 
-def test_the_job_is_told_its_due_time_where_the_schedule_says_so(session, clock):
+def test_the_job_gets_its_due_time_where_the_schedule_says_so(session, clock):
     put(session, payload={"a": 1}, due_argument="day")
     job = session.job(fire_next(session, clock))
     assert job["payload"] == {"a": 1, "day": clock.now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
@@ -260,27 +279,27 @@ def test_running_now_under_one_key_makes_one_job_and_a_repetition_changes_nothin
     put(session)
     put(session, key="other")
     ask = {"key": "s", "idempotency_key": "x" * 500}
-    job = session.one("schedule_run_now_v2", **ask)
-    later = session.one("schedule_run_now_v2", key="s", idempotency_key="y")
+    job = session.one("schedule_run_now", **ask)
+    later = session.one("schedule_run_now", key="s", idempotency_key="y")
     before = stored(session)
-    assert session.one("schedule_run_now_v2", **ask) == job
-    assert session.one("schedule_run_now_v2", **ask, id=uuid4()) == job
+    assert session.one("schedule_run_now", **ask) == job
+    assert session.one("schedule_run_now", **ask, id=uuid4()) == job
     assert (stored(session), before.last_job) == (before, later)
-    assert session.one("schedule_run_now_v2", key="other", idempotency_key="y") not in (job, later), "another schedule"
+    assert session.one("schedule_run_now", key="other", idempotency_key="y") not in (job, later), "another schedule"
     session.one("schedule_remove", key="s")
-    assert session.one("schedule_run_now_v2", **ask) == job, "what was asked for has been done"
+    assert session.one("schedule_run_now", **ask) == job, "what was asked for has been done"
     with refused("LH002", "job_unknown"):
-        session.one("schedule_run_now_v2", key="s", idempotency_key="z")
+        session.one("schedule_run_now", key="s", idempotency_key="z")
     for wrong in ("", "x" * 501):
         with refused("LH003", "invalid_argument"):
-            session.one("schedule_run_now_v2", key="other", idempotency_key=wrong)
+            session.one("schedule_run_now", key="other", idempotency_key=wrong)
     assert session.value("select count(*) from jobs") == 3
 
 
 def test_two_that_run_it_now_under_one_key_at_the_same_moment_get_one_job(db, session, gate):
     put(session)
     crowd = [db.connect() for _ in range(6)]
-    ask = f"select schedule_run_now_v2('s', idempotency_key => 'x') from (select {gate.SQL}) at_once"
+    ask = f"select schedule_run_now_v1('s', idempotency_key => 'x') from (select {gate.SQL}) at_once"
     with ThreadPoolExecutor(len(crowd)) as threads:
         with gate:
             asked = [threads.submit(one.value, ask) for one in crowd]

@@ -93,7 +93,7 @@ def test_it_is_switched_off_and_on_and_run_at_a_persons_word(client: Client, ses
     assert operator.post("/ops/schedules/other/enable", json={}).status_code == 404
 
 
-def test_running_it_is_repeated_with_the_same_key_and_gives_the_same_job(client: Client, session: Session) -> None:
+def test_running_it_is_repeated_with_the_same_key_and_returns_the_same_job(client: Client, session: Session) -> None:
     operator = client("operate")
     operator.put("/ops/schedules/daily", json=DAILY)
     answers = [
@@ -148,13 +148,15 @@ def test_what_makes_no_sense_is_refused_by_its_field(
     assert session.rows("schedule_list") == []
 
 
-def test_whoever_may_only_look_sees_nothing_of_what_jobs_carry_and_changes_nothing(
+def test_a_token_that_may_only_read_sees_nothing_of_what_jobs_carry_and_changes_nothing(
     client: Client, session: Session
 ) -> None:
     operator, reader, narrow = client("operate"), client("read"), client("operate", "read", queues=["mail"])
-    operator.put("/ops/schedules/daily", json={**DAILY, "exclusiveKey": "x"})
+    operator.put("/ops/schedules/daily", json={**DAILY, "exclusiveKey": "x", "tags": ["t"], "metadata": {"trace": "t"}})
+    assert operator.get("/ops/schedules/daily").json()["metadata"] == {"trace": "t"}
     seen = reader.get("/ops/schedules/daily").json()
-    assert (seen["payload"], seen["exclusiveKey"], seen["tags"], seen["jobType"]) == (None, None, None, "REPORT")
+    assert (seen["payload"], seen["metadata"]) == (None, None)
+    assert (seen["exclusiveKey"], seen["tags"], seen["jobType"]) == ("x", ["t"], "REPORT")
     assert narrow.get("/ops/schedules").json() == {"schedules": [], "cursor": None}
     assert narrow.get("/ops/schedules/daily").status_code == 404
     for who in (reader, narrow):
@@ -168,6 +170,6 @@ def test_whoever_may_only_look_sees_nothing_of_what_jobs_carry_and_changes_nothi
             assert answer.status_code == 403, answer.text
 
 
-def test_a_rule_that_sql_took_and_nobody_can_read_is_still_shown(client: Client, session: Session) -> None:
+def test_an_invalid_rule_that_sql_took_is_still_shown(client: Client, session: Session) -> None:
     session.one("schedule_put", key="bad", kind="k", cron="99 * * * *")
     assert client("read").get("/ops/schedules/bad").json()["nextRuns"] == []

@@ -1,12 +1,12 @@
-"""Laws of missed runs: nobody was there for an hour, for a day, and then somebody comes."""
+"""Laws of missed runs: no worker runs for an hour, or for a day, and then one starts."""
 
 from datetime import timedelta
 
 import pytest
 
-from leasehold.db.link import Link
+from leasehold.db.connections.link import Link
 from leasehold.db.store import Store
-from leasehold.upkeep.missed import plan
+from leasehold.upkeep.scheduler import plan
 from tests.schedules.conftest import claim, runs_of, stored
 
 HOUR, DAY, MINUTE = timedelta(hours=1), timedelta(days=1), timedelta(minutes=1)
@@ -18,9 +18,9 @@ def put(session, **more):
 
 async def away(scheduler, clock, length: timedelta) -> None:
     """A scheduler is there, is gone for some time, and comes back."""
-    await scheduler._round()
+    await scheduler.round()
     clock.advance(length.total_seconds())
-    await scheduler._round()
+    await scheduler.round()
 
 
 # The clock of these tests starts at 12:00 UTC on 2031-05-17; 90 s past it nothing below is due this very moment.
@@ -51,7 +51,7 @@ async def test_once_makes_up_for_all_of_them_with_one(session, clock, start, sch
     await away(scheduler, clock, length + 8 * MINUTE)
     assert runs_of(session) == [start + length]
     assert stored(session).missed_runs == length // (10 * MINUTE) - 1
-    await scheduler._round()
+    await scheduler.round()
     assert len(runs_of(session)) == 1
 
 
@@ -74,27 +74,27 @@ async def test_all_makes_up_for_so_many_at_most_and_counts_the_rest(session, clo
 
 async def test_a_daily_run_survives_a_short_restart_and_not_a_long_one(session, clock, start, scheduler):
     put(session, cron="0 13 * * *")
-    await scheduler._round()
+    await scheduler.round()
     clock.advance(3600)  # 13:01:30
-    await scheduler._round()
+    await scheduler.round()
     assert runs_of(session) == [start + HOUR]
     clock.advance(DAY.total_seconds() + 300)  # 13:06:30
-    await scheduler._round()
+    await scheduler.round()
     assert (len(runs_of(session)), stored(session).missed_runs) == (1, 1)
 
 
 async def test_a_run_that_was_claimed_in_time_is_not_missed_however_late_the_claim_expires(
     session, clock, start, scheduler
 ):
-    """Whoever takes over judges as of the first claim: schedulers that die one after the other lose nothing."""
+    """A scheduler that takes over judges as of the first claim: schedulers that die in turn lose nothing."""
     session.one("declare_kinds", kinds=["k"], lease_seconds=[1800])
     put(session, every="1 hour", missed="skip")
-    await scheduler._round()
+    await scheduler.round()
     clock.advance(HOUR.total_seconds())  # 13:01:30
     for worker in ("first", "second", "third"):
         claim(session, worker=worker)
         clock.advance(1800)
-    await scheduler._round()  # 14:31:30
+    await scheduler.round()  # 14:31:30
     assert runs_of(session) == [start + HOUR]
     assert stored(session).next_run_at == start + 3 * HOUR
 
@@ -104,15 +104,15 @@ async def test_what_came_due_while_it_was_disabled_is_missed_or_forgotten_at_wis
         for from_now in (False, True):
             key = f"{policy} {from_now}"
             session.one("schedule_put", key=key, kind="k", every="1 hour", missed=policy, grace="0")
-            await scheduler._round()
+            await scheduler.round()
             session.one("schedule_disable", key=key)
             clock.advance(5 * 3600)
-            await scheduler._round()
+            await scheduler.round()
             session.one("schedule_enable", key=key, from_now=from_now)
-            await scheduler._round()
+            await scheduler.round()
             assert len(runs_of(session, key)) == (0 if from_now else expected), key
             clock.advance(3600 - 90)
-            await scheduler._round()
+            await scheduler.round()
             assert len(runs_of(session, key)) == (1 if from_now else expected + 1), key
             clock.advance(90)
 
@@ -122,7 +122,7 @@ async def test_a_schedule_made_while_no_scheduler_was_there_counts_from_when_it_
 ):
     put(session, every="1 hour", missed="all")
     clock.advance(3 * 3600)
-    await scheduler._round()
+    await scheduler.round()
     assert runs_of(session) == [start + n * HOUR for n in (1, 2, 3)]
 
 
@@ -136,9 +136,7 @@ async def test_a_schedule_begins_at_its_start_and_is_over_at_its_end(session, cl
     assert not stored(session).over
 
 
-async def test_a_rule_that_makes_no_sense_is_told_once_and_does_not_stop_the_others(
-    session, clock, start, scheduler, caplog
-):
+async def test_an_invalid_rule_is_logged_once_and_does_not_stop_the_others(session, clock, start, scheduler, caplog):
     session.one("schedule_put", key="bad", kind="k", cron="99 * * * *")
     session.one("schedule_put", key="odd", kind="k", cron="0 * * * *", time_zone="EST5EDT4,M3.2.0,M11.1.0")
     put(session, every="1 hour", missed="all")
@@ -156,14 +154,14 @@ async def test_who_comes_second_has_an_ordinary_answer_and_logs_nothing(session,
         session.one("schedule_put", key=key, kind="k", every="1 hour")
     claim(session, key="locked", worker="other")
     session.one("schedule_disable", key="disabled")
-    await scheduler._fire("not due")
+    await scheduler.fire("not due")
     session.one("schedule_remove", key="gone")
     for key in ("locked", "gone", "disabled", "not due", "never was"):
-        assert await scheduler._fire(key) is False
+        assert await scheduler.fire(key) is False
     assert [record for record in caplog.records if record.name.startswith("leasehold.upkeep")] == []
 
 
-async def test_repeating_a_claim_gives_the_same_plan(dsn, session, clock, start):
+async def test_repeating_a_claim_returns_the_same_plan(dsn, session, clock, start):
     put(session, cron="*/10 * * * *", missed="all")
     clock.advance(3600)
     token = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"

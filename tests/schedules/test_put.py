@@ -5,8 +5,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from leasehold import InvalidJob
 from leasehold.db.sqlstates import translate
+from leasehold.errors import InvalidArgument
 from leasehold.retry import USUAL_ATTEMPTS
 from tests.schedules.conftest import claim, fire, refused, stored
 
@@ -46,7 +46,7 @@ def test_a_schedule_that_makes_no_sense_is_refused_by_name(session, what):
         session.one("schedule_put", **{"key": "s", "kind": "k", "every": "1 hour", **WRONG[what]})
     assert (caught.value.sqlstate, caught.value.diag.message_primary) == ("LH003", "invalid_argument")
     assert what in str(caught.value.diag.message_detail) or what == "neither"
-    assert isinstance(translate(caught.value), InvalidJob)
+    assert isinstance(translate(caught.value), InvalidArgument)
     assert session.rows("schedule_list") == []
 
 
@@ -78,7 +78,7 @@ def test_a_new_rule_counts_from_now_and_any_other_change_leaves_the_next_run(ses
     assert session.rows("schedule_due") == [("s", 0.0)], "the scheduler finds the next run, at once"
 
 
-def test_a_schedule_that_was_put_while_it_is_disabled_stays_so_unless_told_otherwise(session):
+def test_a_schedule_that_was_put_while_it_is_disabled_stays_so_unless_it_is_enabled(session):
     session.one("schedule_put", key="s", kind="k", every="1 hour")
     assert session.one("schedule_disable", key="s") is True
     assert session.one("schedule_disable", key="s") is False
@@ -95,7 +95,7 @@ def test_nothing_is_done_to_a_schedule_that_is_not_there(session, function):
         session.one(function, key="s")
 
 
-def test_the_scheduler_is_told_when_to_look_next(session, clock):
+def test_the_scheduler_learns_when_to_query_next(session, clock):
     for n, key in enumerate(("b", "a", "c")):
         session.one("schedule_put", key=key, kind="k", every="1 hour")
         fire(session, claim(session, key=key), [], clock.now + timedelta(minutes=10 * (n + 1)), key=key)
@@ -107,7 +107,7 @@ def test_the_scheduler_is_told_when_to_look_next(session, clock):
     assert session.rows("schedule_due") == [("a", 15.0), ("c", 600.0)], "a claim is waited for"
 
 
-def test_a_change_wakes_whoever_listens(db, session):
+def test_a_change_wakes_each_listener(db, session):
     listener = db.connect()
     listener.execute("listen leasehold")
     for call in (
@@ -131,7 +131,7 @@ def test_what_code_declares_is_made_and_declaring_it_again_writes_nothing(sessio
     before = session.execute("select xmin, * from schedules").fetchall()
     assert sync(session, payload={"a": 1}) == []
     assert session.execute("select xmin, * from schedules").fetchall() == before
-    assert stored(session).is_declared
+    assert stored(session).declared is not None
 
 
 def test_a_field_that_an_operator_changed_stays_until_code_says_something_new_about_it(session):
@@ -168,7 +168,7 @@ def test_a_schedule_that_a_person_made_is_left_to_them_and_only_later_changes_of
     session.one("schedule_put", key="s", kind="mine", every="5 minutes")
     sync(session, queue="code")
     now = stored(session)
-    assert (now.kind, now.queue, now.every, now.is_declared) == ("mine", "default", timedelta(minutes=5), True)
+    assert (now.kind, now.queue, now.every, now.declared is not None) == ("mine", "default", timedelta(minutes=5), True)
     sync(session, queue="code2")
     assert (stored(session).kind, stored(session).queue) == ("mine", "code2")
 
@@ -195,7 +195,7 @@ def test_workers_that_start_together_agree(db, session):
             own.column("schedule_sync", declarations=declarations)
 
     db.crowd(8, start)
-    assert [row.name for row in session.rows("schedule_list")] == sorted(keys)
+    assert [row.key for row in session.rows("schedule_list")] == sorted(keys)
     assert {row.queue for row in session.rows("schedule_list")} <= {"q0", "q1"}
 
 
@@ -205,5 +205,5 @@ def test_what_a_schedule_leaves_out_is_as_the_task_of_its_kind_declares(session)
     session.one("schedule_put", key="s", kind="SEND", every="1 hour")
     session.one("schedule_put", key="own", kind="SEND", every="1 hour", queue="q", priority=0, max_attempts=9)
     session.one("schedule_put", key="unknown", kind="k", every="1 hour")
-    found = {row.name: (row.queue, row.priority, row.max_attempts) for row in session.rows("schedule_list")}
+    found = {row.key: (row.queue, row.priority, row.max_attempts) for row in session.rows("schedule_list")}
     assert found == {"s": ("mail", 7, 3), "own": ("q", 0, 9), "unknown": ("default", 0, USUAL_ATTEMPTS)}

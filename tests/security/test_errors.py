@@ -11,7 +11,7 @@ from leasehold.db.sqlstates import translate
 from leasehold.errors import (
     IdempotencyConflict,
     IllegalTransition,
-    InvalidJob,
+    InvalidArgument,
     JobUnknown,
     LeaseholdError,
     NotPermitted,
@@ -24,7 +24,7 @@ from leasehold.errors import (
 ERRORS = {
     "LH001": ("illegal_transition", IllegalTransition),
     "LH002": ("job_unknown", JobUnknown),
-    "LH003": ("invalid_argument", InvalidJob),
+    "LH003": ("invalid_argument", InvalidArgument),
     "LH004": ("idempotency_conflict", IdempotencyConflict),
     "LH005": ("job_locked", ScheduleLocked),
     "LH006": ("job_not_due", ScheduleNotDue),
@@ -92,11 +92,11 @@ CAUSES = {
         """select leasehold.submit_many('[{"kind": "k"}, {"kind": "k", "queue": "b", "queues": ["a"]}]', true)""",
     ],
     "LH009": [
-        f"""select leasehold.create_token_v2(gen_random_uuid(), 't', sha256('t'), '{{submit}}',
+        f"""select leasehold.create_token_v1(gen_random_uuid(), 't', sha256('t'), '{{submit}}',
             created_by => {UNKNOWN.format(1)})""",
         f"""with parent as (select {UNKNOWN.format(2)} as id), made as (
-              select p.id, leasehold.create_token_v2(p.id, 'p', sha256('p'), '{{submit}}') from parent p)
-            select leasehold.create_token_v2(gen_random_uuid(), 'c', sha256('c'), '{{operate}}', created_by => m.id)
+              select p.id, leasehold.create_token_v1(p.id, 'p', sha256('p'), '{{submit}}') from parent p)
+            select leasehold.create_token_v1(gen_random_uuid(), 'c', sha256('c'), '{{operate}}', created_by => m.id)
             from made m""",
     ],
 }
@@ -154,8 +154,8 @@ def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> Non
         if what not in {"notice", "log"}
     }
     repeatable = {
-        ("enqueue_many.sql", "serialization_failure"), ("submit_many.sql", "serialization_failure"),
-        ("limits.sql", "lock_not_available"), ("submit_each.sql", "lock_not_available"),
+        ("record.sql", "serialization_failure"),
+        ("limits.sql", "lock_not_available"), ("submit.sql", "lock_not_available"),
         ("limits_take.sql", "lock_not_available"),
     }  # fmt: skip
     of_one_row = {("claim_each.sql", "program_limit_exceeded"), ("claim_each.sql", "exception")}  # raised again

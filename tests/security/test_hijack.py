@@ -132,10 +132,7 @@ def test_objects_in_front_of_the_schema_are_never_used(
 def test_without_a_pinned_search_path_the_same_objects_are_used(
     login: Login, owner: psycopg.Connection, names: dict[str, str]
 ) -> None:
-    owner.execute(
-        "alter function leasehold.enqueue_v1(text, jsonb, text, integer, timestamptz, text, integer, text, text[],"
-        " interval, uuid, boolean, boolean) reset search_path"
-    )
+    owner.execute("alter function leasehold.enqueue_v1 reset search_path")
     with attacker(login, owner, names, "producer") as connection:
         owner.execute("grant usage on schema evil to public")
         with pytest.raises(psycopg.Error) as caught:
@@ -178,7 +175,7 @@ def test_no_setting_of_the_caller_moves_the_time(login: Login, owner: psycopg.Co
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
 
 
-def test_notifications_tell_the_queue_and_nothing_of_the_job(login: Login) -> None:
+def test_notifications_name_the_queue_and_nothing_of_the_job(login: Login) -> None:
     with login("nobody") as listener, login("producer") as producer, login("worker") as worker:
         listener.execute("listen leasehold")
         producer.execute(

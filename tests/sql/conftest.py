@@ -1,7 +1,6 @@
 """What the tests of the SQL API share: sessions, crowds of them, a clock that stands still, the invariants."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,11 +13,13 @@ import pytest
 from psycopg.rows import dict_row, namedtuple_row
 from psycopg.types.json import Jsonb
 
+from faults.waiting import until
+
 T = TypeVar("T")
 
 DEADLINE = 90.0
 
-# Each gives the rows that break a law.
+# Each returns the rows that break a law.
 INVARIANTS = {
     "running without a lease, or a lease without running": """
         select id from jobs where (state = 'running') <> (lease_owner is not null and lease_expires_at is not null)""",
@@ -27,11 +28,12 @@ INVARIANTS = {
     "two running jobs of one exclusive key": """
         select exclusive_key from jobs where state = 'running' and exclusive_key is not null
         group by exclusive_key having count(*) > 1""",
-    "parked with nobody left to unpark it": """
+    "parked with no job left that unparks it": """
         select j.id from jobs j where j.parked and j.parked_under is null and not exists (
           select from jobs o where o.exclusive_key = j.exclusive_key
-            and (o.state = 'running' or o.state = 'queued' and (not o.parked or o.parked_under is not null)))""",
-    "parked under no limit, or under one with nobody left to unpark it": """
+            and (o.state = 'running' or o.state = 'queued' and (not o.parked or o.parked_under is not null)))
+          and not exists (select from unpark_later u where u.exclusive_key = j.exclusive_key)""",
+    "parked under no limit, or under one with no job left that unparks it": """
         select j.id from jobs j left join limits l on l.scope = 'key' and l.name = j.parked_under
         where j.parked and j.parked_under is not null and l.max_running is distinct from 0 and not exists (
           select from jobs o where starts_with(o.exclusive_key, l.name)
@@ -51,7 +53,7 @@ class Session(psycopg.Connection[Any]):
     """A connection that knows how to call the SQL API with named arguments."""
 
     def rows(self, function: str, **arguments: Any) -> list[Any]:
-        """The rows that a function gives, as named tuples."""
+        """The rows that a function returns, as named tuples."""
         named = ", ".join(f"{name} => %({name})s" for name in arguments)
         values = {name: _adapted(value) for name, value in arguments.items()}
         with self.cursor(row_factory=namedtuple_row) as cursor:
@@ -110,18 +112,18 @@ class Database:
     """A migrated database of one test."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._sessions = ExitStack()
 
     def connect(self) -> Session:
         """An autocommitting superuser's session, closed with the test."""
         session = Session.connect(
-            self._dsn, autocommit=True, options="-c search_path=leasehold -c deadlock_timeout=100ms"
+            self.dsn, autocommit=True, options="-c search_path=leasehold -c deadlock_timeout=100ms"
         )
         return self._sessions.enter_context(session)
 
     def crowd(self, size: int, act: Callable[[Session, int], T]) -> list[T]:
-        """Let `size` sessions act at the same time; gives what each one gave."""
+        """Let `size` sessions act at the same time; returns what each one returned."""
         sessions = [self.connect() for _ in range(size)]
         barrier = threading.Barrier(size)
 
@@ -140,18 +142,10 @@ class Database:
         self._sessions.close()
 
     @staticmethod
-    def until(condition: Callable[[], bool], what: str) -> None:
-        """Wait until something is true."""
-        end = time.monotonic() + DEADLINE
-        while not condition():
-            assert time.monotonic() < end, f"waited too long: {what}"
-            time.sleep(0.002)
-
-    @staticmethod
     def until_blocked(observer: Session, pids: Sequence[int]) -> None:
-        """Wait until all these backends wait for somebody's lock."""
+        """Wait until all these backends wait for a lock."""
         query = "select count(*) from unnest(%s::int[]) p where cardinality(pg_blocking_pids(p)) > 0"
-        Database.until(lambda: observer.value(query, list(pids)) == len(pids), f"{len(pids)} backends wait for a lock")
+        until(lambda: observer.value(query, list(pids)) == len(pids), f"{len(pids)} backends wait for a lock")
 
     @staticmethod
     def assert_consistent(session: Session) -> None:
@@ -161,7 +155,7 @@ class Database:
     @staticmethod
     def insert(session: Session, jobs: int, **columns: str) -> list[UUID]:
         """Queued jobs straight into the table: far faster than the API. Columns are SQL expressions over `n`."""
-        columns = {"kind": "'k'", "state": "'queued'", **columns}
+        columns = {"kind": "'k'", "state": "'queued'", "max_attempts": "5", **columns}
         return session.values(
             f"insert into jobs ({', '.join(columns)}) select {', '.join(columns.values())}"
             f" from generate_series(1, {jobs}) n returning id"
@@ -206,7 +200,7 @@ def session(db: Database) -> Session:
 
 @pytest.fixture
 def clock(session: Session) -> TestClock:
-    """Time stands still, and moves only when it is told to."""
+    """Time stands still, and moves only when the test moves it."""
     return TestClock(session)
 
 
@@ -253,7 +247,7 @@ class Gate:
             "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted"
             " and database = (select oid from pg_database where datname = current_database())"
         )
-        Database.until(lambda: self._keeper.value(query, self.NUMBER) == crowd, f"{crowd} sessions at the gate")
+        until(lambda: self._keeper.value(query, self.NUMBER) == crowd, f"{crowd} sessions at the gate")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ def die(session, kind="k", error=ERROR, **options):
 
 
 def variety(session):
-    """Jobs in every state, some of them with keys, tags and errors; gives their ids by state."""
+    """Jobs in every state, some of them with keys, tags and errors; returns their ids by state."""
     found = {
         "created": [session.one("enqueue", kind="k", run_after=timedelta(hours=1)), session.one("submit", kind="k")],
         "dead": [die(session), die(session, queue="mail"), die(session, error=ERROR | {"class": "OSError"})],

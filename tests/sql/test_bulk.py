@@ -1,4 +1,4 @@
-"""Laws of bulk changes: bounded, as if each job had been changed by itself, and waiting for nobody."""
+"""Laws of bulk changes: bounded, as if each job had been changed by itself, and without waiting."""
 
 import psycopg
 import pytest
@@ -11,7 +11,7 @@ def change(session, function, **arguments):
     return tuple(row)
 
 
-def test_retry_many_gives_the_dead_jobs_that_fit_another_chance(session, db):
+def test_retry_many_retries_the_dead_jobs_that_match(session, db):
     jobs = variety(session)
     fits = {"error_class": "ValueError"}
     before = session.everything()
@@ -24,7 +24,7 @@ def test_retry_many_gives_the_dead_jobs_that_fit_another_chance(session, db):
     db.assert_consistent(session)
 
 
-def test_retry_many_takes_no_more_than_it_is_told_and_says_that_there_are_more(session, db):
+def test_retry_many_takes_no_more_than_its_cap_and_says_that_there_are_more(session, db):
     db.insert(
         session,
         25,
@@ -92,12 +92,12 @@ def test_a_bulk_change_of_a_state_that_it_is_not_for_is_refused(shared, function
 
 
 @pytest.mark.parametrize("function", ["retry_many", "cancel_many"])
-def test_a_bulk_change_leaves_out_what_somebody_is_writing_and_waits_for_nobody(session, db, function):
+def test_a_bulk_change_leaves_out_what_another_session_is_writing_and_does_not_wait(session, db, function):
     jobs = [die(session) if function == "retry_many" else session.one("enqueue", kind="k") for _ in range(3)]
     other = db.connect()
     other.execute("begin")
     other.execute("select from jobs where id = %s for update", [jobs[1]])
-    session.execute("set lock_timeout = '2s'")  # whoever waits is told
+    session.execute("set lock_timeout = '2s'")  # a call that waits raises
     assert change(session, function, filter={}) == (3, 2, True)
     other.execute("commit")
     assert change(session, function, filter={}) == (1, 1, False)

@@ -1,8 +1,9 @@
-"""Laws of canary retries: few first, then more, then all; what fails again stops them; nobody leads."""
+"""Laws of canary retries: few first, then more, then all; what fails again stops them; no worker leads."""
 
 import psycopg
 import pytest
 
+from faults.waiting import until
 from tests.sql.operations import ERROR, die
 
 
@@ -27,6 +28,11 @@ def start(session, **arguments):
 def look(session, canary):
     (found,) = session.rows("canary_list", id=canary)
     return found
+
+
+def pending(canary):
+    """How many of its retried jobs have no outcome yet."""
+    return canary.retried - canary.succeeded - canary.failed - canary.other
 
 
 def run(session, *, fail=0, worker="w"):
@@ -60,7 +66,7 @@ def test_ten_jobs_then_a_tenth_then_all(db, session):
     assert seen == [(1, 10), (2, 30), (3, 260)]
     found = look(session, canary)
     assert (found.state, found.total, found.retried, found.succeeded, found.failed) == ("done", 300, 300, 300, 0)
-    assert (found.pending, found.started_by) == (0, "ann")
+    assert (pending(found), found.started_by) == (0, "ann")
     assert found.finished_at is not None
     assert session.value("select count(*) from jobs where state = 'success' and id = any(%s)", ids) == 300
     assert session.value("select count(*) from jobs where state = 'dead'") == 10, "the others are none of its business"
@@ -74,7 +80,7 @@ def test_no_stage_begins_before_the_one_before_has_ended(db, session):
     session.column("complete", worker="w", ids=sorted(job.id for job in claimed[:9]), attempts=[2] * 9)
     steps(session, 5)
     found = look(session, canary)
-    assert (found.stage, found.retried, found.succeeded, found.pending) == (1, 10, 9, 1)
+    assert (found.stage, found.retried, found.succeeded, pending(found)) == (1, 10, 9, 1)
     session.column("complete", worker="w", ids=[job.id for job in claimed[9:]], attempts=[2])
     steps(session, 2)
     assert look(session, canary).retried == 20
@@ -126,7 +132,7 @@ def test_the_last_stage_has_only_so_many_on_their_way_that_a_stop_still_helps(db
     for _ in range(3):
         session.one("canary_step", max=50)
     found = look(session, canary)
-    assert found.pending == 50
+    assert pending(found) == 50
     run(session, fail=50)
     session.one("canary_step", max=50)
     found = look(session, canary)
@@ -177,6 +183,29 @@ def test_jobs_without_an_error_class_are_a_group_too(session):
     assert look(session, canary).error_class is None
 
 
+def test_the_last_part_of_an_error_class_is_the_same_group(db, session):
+    dead(db, session, 30, error_class="shop.tasks.PaymentGatewayDown")
+    short = start(session, error_class="PaymentGatewayDown")
+    assert look(session, short).error_class == "shop.tasks.PaymentGatewayDown"
+    assert start(session, error_class="shop.tasks.PaymentGatewayDown") == short
+    assert start(session, error_class="PaymentGatewayDown") == short
+    small = dead(db, session, 3, kind="small", error_class="shop.tasks.PaymentGatewayDown")
+    whole = start(session, kind="small", error_class="shop.tasks.PaymentGatewayDown")
+    assert session.value("select count(*) from jobs where id = any(%s) and state = 'dead'", [small]) == 0
+    assert start(session, kind="small", error_class="PaymentGatewayDown") == whole
+
+
+def test_the_last_part_of_two_error_classes_is_refused(db, session):
+    for module in ("shop", "bank"):
+        dead(db, session, 3, error_class=f"{module}.Down")
+    with pytest.raises(psycopg.Error) as refused:
+        start(session, error_class="Down")
+    assert refused.value.sqlstate == "LH003"
+    assert "bank.Down, shop.Down" in refused.value.diag.message_detail
+    dead(db, session, 3, error_class="Down")
+    assert look(session, start(session, error_class="Down")).error_class == "Down"
+
+
 def test_two_people_who_start_at_once_start_one(db, session):
     dead(db, session, 50)
     started = db.crowd(8, lambda mine, _: start(mine))
@@ -198,14 +227,14 @@ def test_many_who_step_at_once_take_each_step_once(db, session):
     run(session)
     db.crowd(8, lambda mine, _: steps(mine, 5))
     found = look(session, canary)
-    assert (found.stage, found.retried, found.pending) == (2, 30, 20)
+    assert (found.stage, found.retried, pending(found)) == (2, 30, 20)
     assert session.value("select count(*) from jobs where state = 'queued'") == 20
     assert session.value("select count(*) from canary_jobs") == 30
 
 
 def test_steppers_without_the_lock_overshoot_and_this_is_seen(db, session):
     """The test above, and a step that locks nothing: it has to notice."""
-    session.mutate("canary_step_v1", "for update skip locked", "")
+    session.mutate("canary_step", "for update skip locked", "")
     session.mutate("canary_advance", "perform canary_retry(", "perform pg_sleep(0.05); perform canary_retry(")
     for _ in range(5):
         session.execute("truncate jobs, attempts, canaries, canary_jobs")
@@ -218,7 +247,7 @@ def test_steppers_without_the_lock_overshoot_and_this_is_seen(db, session):
     pytest.fail("eight steppers without a lock never got in each other's way")
 
 
-def test_whoever_dies_in_a_step_leaves_nothing_of_it(db, session):
+def test_a_worker_that_dies_in_a_step_leaves_nothing_of_it(db, session):
     dead(db, session, 100)
     canary = start(session)
     run(session)
@@ -228,7 +257,7 @@ def test_whoever_dies_in_a_step_leaves_nothing_of_it(db, session):
     assert look(mortal, canary).retried == 20
     pid = mortal.info.backend_pid
     mortal.close()
-    db.until(lambda: not session.values("select 1 from pg_stat_activity where pid = %s", pid), "the server has noticed")
+    until(lambda: not session.values("select 1 from pg_stat_activity where pid = %s", pid), "the server has noticed")
     assert look(session, canary).retried == 10
     assert session.value("select count(*) from jobs where state = 'queued'") == 0
     steps(session, 2)
@@ -249,7 +278,7 @@ def test_a_stop_ends_it_and_waits_for_a_step_that_is_under_way(db, session):
         if place == 0:
             stopped.append(mine.one("canary_stop", id=canary, by="bob"))
         else:
-            db.until(lambda: session.value("select count(*) from pg_locks where not granted") > 0, "the stop waits")
+            until(lambda: session.value("select count(*) from pg_locks where not granted") > 0, "the stop waits")
             stepper.commit()
 
     db.crowd(2, act)
@@ -274,7 +303,7 @@ def test_a_job_retried_or_cancelled_by_hand_meanwhile_is_left_alone(db, session)
         steps(session)
         run(session)
     found = look(session, canary)
-    assert (found.state, found.retried, found.succeeded, found.failed, found.pending) == ("done", 13, 12, 0, 0)
+    assert (found.state, found.retried, found.succeeded, found.failed, pending(found)) == ("done", 13, 12, 0, 0)
 
 
 def test_jobs_that_die_again_are_not_taken_a_second_time(db, session):
@@ -297,5 +326,5 @@ def test_upkeep_takes_the_steps_and_comes_back_soon_while_one_runs(db, session):
         (found,) = session.rows("upkeep")
         assert found.next_due <= 1
         run(session)
-    db.until(lambda: session.rows("upkeep") and look(session, canary).state == "done", "upkeep brings it to its end")
+    until(lambda: session.rows("upkeep") and look(session, canary).state == "done", "upkeep brings it to its end")
     assert session.rows("upkeep")[0].next_due is None

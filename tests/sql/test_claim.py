@@ -69,8 +69,8 @@ def fill(session, sizes, levels, seed) -> None:
     chance.shuffle(rows)
     session.execute("truncate jobs")
     session.execute(
-        "insert into jobs (state, queue, kind, priority, run_at)"
-        " select 'queued', q, k, p, now() + case when late then interval '1 day' else '0' end"
+        "insert into jobs (max_attempts, state, queue, kind, priority, run_at)"
+        " select 5, 'queued', q, k, p, now() + case when late then interval '1 day' else '0' end"
         " from unnest(%s::text[], %s::text[], %s::int[], %s::bool[]) t(q, k, p, late)",
         [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []],
     )
@@ -195,7 +195,7 @@ def test_a_claim_under_repeatable_read_is_right_or_asks_to_be_repeated(db, sessi
     assert len(taken) == len(set(taken)) == 299
 
 
-def test_a_repeated_claim_gives_the_same_jobs(db, session):
+def test_a_repeated_claim_returns_the_same_jobs(db, session):
     db.insert(session, 20, kind="(array['a', 'b'])[1 + n % 2]")
     claim_id = uuid4()
     first = session.rows("claim", worker="w", count=6, claim_id=claim_id)
@@ -209,7 +209,7 @@ def test_a_repeated_claim_gives_the_same_jobs(db, session):
     ]
 
 
-def test_a_claim_repeated_while_the_first_is_under_way_gives_the_same_jobs(db, session):
+def test_a_claim_repeated_while_the_first_is_under_way_returns_the_same_jobs(db, session):
     db.insert(session, 50)
     claim_id = uuid4()
     repeated = db.crowd(8, lambda claimer, _: claimer.column("claim", worker="w", count=5, claim_id=claim_id))
@@ -268,9 +268,9 @@ def test_a_claim_one_by_one_is_noted_though_it_takes_nothing(session):
 
 
 def compressed(db, session, most):
-    """100 jobs of 6.4 kB each that are stored in a hundredth of it, and claims that give `most` bytes."""
+    """100 jobs of 6.4 kB each that are stored in a hundredth of it, and claims that return `most` bytes."""
     session.execute(
-        f"create or replace function claim_bytes() returns bigint language sql immutable parallel safe return {most}"
+        f"create or replace function max_claim_bytes() returns integer language sql stable parallel safe return {most}"
     )
     text = "jsonb_build_object('t', repeat('x', 6400))"
     db.insert(session, 90, queue="'q'", kind="'a'", payload=text)
@@ -281,6 +281,37 @@ def test_a_claim_is_cut_by_the_bytes_that_payloads_have_not_by_the_most_they_cou
     compressed(db, session, 1_000_000)
     assert session.value("select sum(most_bytes(payload)) from jobs") > 1_500_000
     assert len(session.rows("claim", worker="w", count=100)) == 100
+
+
+@pytest.mark.parametrize("bytes_more", [0, 968, 1936])
+def test_a_claim_that_has_no_room_left_in_a_later_step_says_that_there_is_more(db, session, bytes_more):
+    """Two lanes are claimed in steps, and the first may use all the room."""
+    for kind, count in (("a", 100), ("b", 5)):
+        session.execute(
+            "select enqueue(%s, jsonb_build_object('x', repeat('y', 960)), queue => 'q') from generate_series(1, %s)",
+            [kind, count],
+        )
+    most = 71732 + bytes_more
+    session.execute(
+        f"create or replace function max_claim_bytes() returns integer language sql stable parallel safe return {most}"
+    )
+    listener = db.connect()
+    listener.execute("listen leasehold")
+    assert 70 < len(session.rows("claim", worker="w", kinds=["a", "b"], count=100)) < 80
+    session.execute("notify leasehold, 'end'")
+    assert [note.payload for note in listener.notifies(timeout=60, stop_after=2)] == ["q", "end"]
+
+
+def test_a_claim_is_cut_by_the_text_that_it_returns_not_by_what_is_stored(session):
+    """1e990 is 16 bytes as stored and 991 as text."""
+    heavy = """('{"a": [' || repeat('1e990,', 99) || '1e990]}')::jsonb"""
+    session.execute(f"select enqueue('k', {heavy}) from generate_series(1, 50)")
+    session.execute(
+        "create or replace function max_claim_bytes() returns integer language sql stable parallel safe return 1000000"
+    )
+    for function in ("claim", "claim_each"):
+        sizes = session.values(f"select octet_length(payload::text) from {function}('w', count => 50)")
+        assert 0 < sum(sizes) <= (1_000_000 if function == "claim" else 1_100_000)
 
 
 @pytest.mark.parametrize("kinds", [["a"], ["a", "b"]])

@@ -6,7 +6,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-# Look, then take: what everybody writes first.
+# Look, then take: the version that comes to mind first.
 NAIVE = """
 create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean
 language plpgsql security definer set search_path from current as $$
@@ -22,7 +22,7 @@ end $$
 
 
 def collide(db, gate, crowd: int, rounds: int, exclusive_key=None) -> list[int]:
-    """Let a crowd claim one job after the other, all at the same moment; gives how many won each."""
+    """Let a crowd claim one job after the other, all at the same moment; returns how many won each."""
     keeper = db.connect()
     claimers = [db.connect() for _ in range(crowd)]
     text = f"select claim_job(%s, %s) from {gate.SQL}"
@@ -71,7 +71,7 @@ def test_a_job_that_is_not_eligible_is_skipped_silently(session):
     assert session.everything() == before
 
 
-def test_a_job_that_somebody_holds_is_not_waited_for(db, session):
+def test_a_job_that_another_session_holds_is_not_waited_for(db, session):
     job_id = session.one("enqueue", kind="k")
     with db.connect() as other, other.transaction():
         other.execute("select from jobs for update")

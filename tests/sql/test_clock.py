@@ -1,6 +1,5 @@
 """clock() is the only clock, and lease_seconds() the only source of a lease's length."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import uuid4
@@ -97,11 +96,10 @@ def test_a_lease_taken_after_a_wait_is_full_length(db, session):
     job = session.one("enqueue", kind="k", exclusive_key="x")
     claimer, holder = db.connect(), db.connect()
     with ThreadPoolExecutor(1) as pool:
-        holder.execute("begin; select from workers where id = 'w' for update")
+        holder.execute("begin; select begin_claim('w', gen_random_uuid())")
         try:
             answer = pool.submit(claimer.column, "claim", worker="w", claim_id=uuid4())
             db.until_blocked(session, [claimer.info.backend_pid])
-            time.sleep(1)  # half the lease
             released = session.value("select clock_timestamp()")
         finally:
             holder.execute("rollback")

@@ -1,4 +1,4 @@
-"""Everybody does everything to the same jobs at once: nobody deadlocks, and the books still balance."""
+"""Many sessions make all calls for the same jobs at once: none deadlocks, and the invariants hold."""
 
 import random
 import threading
@@ -118,7 +118,7 @@ REPORTS = {
 
 
 def crossing_reports(db, session, first, second) -> list[BaseException | None]:
-    """Two reports on the same two jobs in opposite orders; gives their errors.
+    """Two reports on the same two jobs in opposite orders; returns their errors.
 
     Both wait for the first job, the second report perhaps with the second job in its hand.
     """
@@ -152,7 +152,7 @@ def test_crossing_reports_catch_one_that_locks_in_any_order(db, session, functio
 
 
 BREAKAGES = {
-    "parked with nobody left to unpark it": "update jobs set parked = true where exclusive_key = 'x'",
+    "parked with no job left that unparks it": "update jobs set parked = true where exclusive_key = 'x'",
     "attempts with a gap": "update jobs set attempt = 2 where exclusive_key is null",
     "an attempt of no job": "insert into attempts select gen_random_uuid(), 1, 'w', 'failed', now(), now()",
 }

@@ -1,6 +1,7 @@
 """Laws of what a kind's task declares: a job that is recorded without a queue, priority or attempts gets these."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import psycopg
@@ -92,8 +93,20 @@ def test_a_sleeping_session_that_declared_the_same_holds_no_worker_up(session, m
         declare(starting, TASK)
 
 
+def test_a_lease_declared_beside_another_declaration_does_not_undo_it(session, module_db):
+    first, second = module_db.connect(), module_db.connect()
+    with ThreadPoolExecutor(1) as pool:
+        with first.transaction():
+            declare(first, TASK | {"queue": "other", "priority": 1, "max_attempts": 9})
+            lease = pool.submit(second.execute, "select declare_kinds(array['SEND'], array[60])")
+            module_db.until_blocked(session, [second.info.backend_pid])
+        lease.result()
+    query = "select lease_seconds, queue, priority, max_attempts from kinds where kind = 'SEND'"
+    assert tuple(session.execute(query).fetchone()) == (60, "other", 1, 9)
+
+
 def test_the_workers_of_the_declared_queue_are_notified_once(session, module_db):
-    with psycopg.connect(module_db._dsn, autocommit=True) as listener:
+    with psycopg.connect(module_db.dsn, autocommit=True) as listener:
         listener.execute("listen leasehold")
         session.execute("select enqueue('SEND') from generate_series(1, 5)")
         session.execute('select enqueue_many(\'[{"kind": "SEND"}, {"kind": "SEND"}]\')')

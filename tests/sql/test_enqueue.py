@@ -96,8 +96,8 @@ CALLS = {
     "claim_job without a worker": ("claim_job", {"job_id": JOB, "worker": None}, "worker NULL"),
     "claim_job by an empty worker": ("claim_job", {"job_id": JOB, "worker": ""}, "worker ''"),
     "a worker without a name": ("start_worker", {"worker": ""}, "worker ''"),
-    "a short lease": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [0.05]}, "'k' with a lease of 0.05 s"),
-    "a long lease": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [86401.0]}, "'k' with a lease of 86401 s"),
+    "a short lease": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [0.05]}, "kind 'k': a lease of 0.05 s"),
+    "a long lease": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [86401.0]}, "kind 'k': a lease of 86401 s"),
     "a lease of NaN": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [float("nan")]}, "a lease of NaN s"),
     "a kind without a lease": ("declare_kinds", {"kinds": ["k", "l"], "lease_seconds": [9.0]}, "kind 'l'"),
     "a lease without a kind": ("declare_kinds", {"kinds": ["k"], "lease_seconds": [9.0, 8.0]}, "kind NULL"),
@@ -105,7 +105,7 @@ CALLS = {
     "a worker with a bad lease": (
         "start_worker",
         {"worker": "w", "kinds": ["k"], "lease_seconds": [0.0]},
-        "'k' with a lease of 0 s",
+        "kind 'k': a lease of 0 s",
     ),
     "failures that are none": ("fail_many", {"worker": "w", "failures": {}}, "failures is not a JSON array"),
     "failures of null": ("fail_many", {"worker": "w", "failures": None}, "failures is not a JSON array"),
@@ -174,7 +174,7 @@ def test_a_job_with_a_future_time_is_created_and_one_with_a_past_time_is_queued(
     assert exact["run_at"] == NOW + timedelta(microseconds=1)
 
 
-def test_a_batch_gives_the_ids_in_its_own_order(session):
+def test_a_batch_returns_the_ids_in_its_own_order(session):
     keys = [f"{(n * 37) % 100:03}" for n in range(100)]
     old = session.one("enqueue", kind="k", idempotency_key=keys[50])
     ids = session.column("enqueue_many", jobs=[{"kind": "k", "idempotency_key": key} for key in keys])

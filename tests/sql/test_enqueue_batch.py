@@ -58,7 +58,7 @@ def test_jobs_for_later_are_created_and_those_of_now_queued(session: Session) ->
     assert states == ["queued", "created", "created", "queued"]
 
 
-def test_sleeping_workers_are_told_once_and_only_if_asked(db: Database, session: Session) -> None:
+def test_idle_workers_are_notified_once_and_only_if_asked(db: Database, session: Session) -> None:
     listener = db.connect()
     listener.execute("listen leasehold")
     batch(session, {"kind": "k", "queue": "q"}, payloads(3))

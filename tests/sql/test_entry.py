@@ -284,7 +284,7 @@ def test_a_number_of_seconds_is_finite(session, call, number):
         "select create_token(gen_random_uuid(), %s, sha256(''), '{submit}')",
         "select create_token(gen_random_uuid(), 't', sha256(''), '{submit}', queues => array[%s])",
         "select create_token(gen_random_uuid(), 't', sha256(''), '{submit}', kinds => array[%s])",
-        "select hint(array[%s])",
+        "select notify(array[%s])",
         "select claim(%s)",
         "select claim_job(gen_random_uuid(), %s)",
     ],
@@ -329,3 +329,41 @@ def test_log_lines_that_are_bombs_are_bounded(session):
     for line in ("""'[[1e131071, "INFO", "x"]]'""", f"jsonb_build_array({bomb} -> 'a')", deep):
         session.execute(f"select add_logs('w', array[%s], '{{1}}', null, array[{line}::jsonb])", [job])
     assert session.value("select length(lines::text) from job_logs") < 200
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "enqueue_batch('{\"kind\": \"k\"}', '[{}, {}]', ('[5:6]={' || uuidv7() || ',' || uuidv7() || '}')::uuid[])",
+        "enqueue_batch('{\"kind\": \"k\"}', '[{}, {}]', array[array[uuidv7()], array[uuidv7()]])",
+        "schedule_put('s', kind => 'k', every => '1 h', definition => '[1]')",
+        "schedule_put('s', kind => 'k', every => '1 h', definition => '5')",
+        "schedule_put('s', kind => 'k', every => '1 h', definition => '{\"tags\": 5}')",
+        "schedule_put('s', kind => 'k', every => '1 h', definition => '{\"max_missed\": 1e10}')",
+        'schedule_sync(\'[{"key": "s", "kind": "k", "every": "1 h", "tags": 5}]\')',
+        "sweep(-5)",
+        "promote(-1)",
+        "enqueue('k', metadata => ('{\"a\":' || repeat('[', 64) || repeat(']', 64) || '}')::jsonb)",
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_refused_with_our_own_error(session, call):
+    before = session.everything()
+    with pytest.raises(psycopg.Error) as refused:
+        session.execute(f"select * from {call}")
+    assert (refused.value.sqlstate, refused.value.diag.message_primary) == ("LH003", "invalid_argument")
+    assert session.everything() == before
+
+
+def test_metadata_may_be_nested_as_deep_as_a_payload(session):
+    session.execute("select enqueue('k', metadata => ('{\"a\":' || repeat('[', 63) || repeat(']', 63) || '}')::jsonb)")
+
+
+@pytest.mark.parametrize("zeros", [900, 1100, 16000])
+def test_a_number_has_at_most_a_thousand_digits_behind_the_point_too(session, zeros):
+    enqueue = f"""select enqueue('k', ('{{"a": 1.' || repeat('0', {zeros}) || '}}')::jsonb)"""
+    if zeros < 1000:
+        session.execute(enqueue)
+    else:
+        with pytest.raises(psycopg.Error, match="invalid_argument") as refused:
+            session.execute(enqueue)
+        assert "has a number of more than 1000 digits" in refused.value.diag.message_detail

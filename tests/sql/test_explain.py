@@ -25,7 +25,7 @@ def start_worker(sql, kinds=("k",), queues=None):
     sql.execute("select start_worker('w', queues => %s, kinds => %s)", [queues, list(kinds)])
 
 
-def test_a_job_that_anybody_may_take_has_no_obstacle(sql):
+def test_a_job_that_any_worker_may_take_has_no_obstacle(sql):
     start_worker(sql)
     assert reasons(sql, enqueue(sql)) == []
 
@@ -44,7 +44,7 @@ def test_a_kind_that_no_live_worker_knows_is_named(sql):
     assert reasons(sql, job) == ["no_worker_for_kind"]
 
 
-def test_a_queue_that_nobody_serves_is_named(sql):
+def test_a_queue_that_no_worker_serves_is_named(sql):
     start_worker(sql, queues=["mail"])
     assert reasons(sql, enqueue(sql, queue="mail")) == []
     assert reasons(sql, enqueue(sql, queue="mial")) == ["no_worker_for_queue"]
@@ -94,3 +94,19 @@ def test_a_finished_job_and_an_unknown_one(sql):
     with pytest.raises(psycopg.Error) as refused:
         reasons(sql, uuid.uuid4())
     assert refused.value.sqlstate == "LH002"
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "most", "words"),
+    [
+        ("global", "", 1, "1 job may run under the global limit, and as many do"),
+        ("queue", "default", 2, "2 jobs may run under the queue limit 'default', and as many do"),
+    ],
+)
+def test_a_limit_is_told_in_words(sql, scope, name, most, words):
+    sql.execute("select set_limit(%s, %s, %s)", [scope, name, most])
+    start_worker(sql)
+    for _ in range(most):
+        enqueue(sql)
+    assert len(sql.execute("select id from claim('w', count => 5)").fetchall()) == most
+    assert sql.execute("select detail from explain(%s)", [enqueue(sql)]).fetchall() == [(words,)]

@@ -1,4 +1,4 @@
-"""Only the attempt that holds the lease may write; everybody else is refused and changes nothing."""
+"""Only the attempt that holds the lease may write; every other report is refused and changes nothing."""
 
 from uuid import uuid4
 
@@ -126,7 +126,7 @@ def test_a_stale_claim_is_refused_though_worker_and_attempt_are_right(session, r
 
 
 @every_report
-def test_a_job_that_nobody_knows_is_refused(session, report):
+def test_an_unknown_job_is_refused(session, report):
     running(session)
     assert_refused(session, report, uuid4(), WORKER, 1)
 
@@ -174,7 +174,7 @@ def test_a_repeated_report_succeeds_again_and_writes_nothing(session, report, wi
         assert_refused(session, report, *stale)
 
 
-def test_a_repeated_batch_gives_those_that_count_and_leaves_out_the_others(session):
+def test_a_repeated_batch_returns_those_that_count_and_leaves_out_the_others(session):
     (mine, _), (done, _), (lost, _) = running(session), running(session), running(session)
     complete(session, done, WORKER, 1)
     expire_and_sweep(session, lost)

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
 
+from faults.waiting import until
 from leasehold.db.call import Call
 from leasehold.db.store import Store
 from tests.sql.conftest import Database, Session, TestClock
@@ -59,6 +60,18 @@ def test_many_who_switch_at_once_do_it_once(db: Database) -> None:
     assert sorted(changed) == [False] * 7 + [True]
 
 
+def test_a_session_that_switches_it_and_idles_is_ended(db: Database, session: Session) -> None:
+    """Until its transaction ends nobody can write jobs."""
+    sleeper = db.connect()
+    sleeper.execute("begin")
+    assert sleeper.one("history", enabled=True) is True
+    alive = "select from pg_stat_activity where pid = %s"
+    until(lambda: session.execute(alive, [sleeper.info.backend_pid]).rowcount == 0)
+    assert session.one("enqueue", kind="k") is not None
+    assert session.one("history_enabled") is False
+    sleeper.close()
+
+
 def test_it_does_not_wait_long_for_a_transaction_that_writes(db: Database, session: Session) -> None:
     job = session.one("enqueue", kind="k")
     other = db.connect()
@@ -68,6 +81,17 @@ def test_it_does_not_wait_long_for_a_transaction_that_writes(db: Database, sessi
         with pytest.raises(LockNotAvailable):
             session.one("history", enabled=True)
     assert session.one("history", enabled=True) is True
+
+
+def test_a_reader_of_the_history_learns_no_token_of_a_running_attempt(recorded: Session) -> None:
+    job = recorded.one("enqueue", kind="k")
+    claim_id = uuid4()
+    recorded.rows("claim", worker="w", claim_id=claim_id)
+    recorded.column("heartbeat", worker="w", ids=[job], attempts=[1])
+    until(lambda: len(recorded.rows("events", job=job)) == 3)  # other databases of the server hold events back
+    shown = [event.claim_id for event in recorded.rows("events", job=job)]
+    assert shown[0] is None
+    assert shown[1] == shown[2] not in (None, claim_id)
 
 
 def test_a_life_is_recorded_step_by_step(recorded: Session, clock: TestClock) -> None:
@@ -147,7 +171,7 @@ def test_a_crowd_that_drains_leaves_one_gapless_history(db: Database, recorded: 
     assert recorded.value("select count(*) from events") == 1800
 
 
-def test_nobody_rewrites_it(recorded: Session) -> None:
+def test_no_session_rewrites_it(recorded: Session) -> None:
     recorded.one("enqueue", kind="k")
     for statement in ("update events set owner = 'me'", "delete from events", "truncate events"):
         with pytest.raises(psycopg.Error) as refused:
@@ -177,7 +201,7 @@ def test_pages_give_everything_once_whatever_their_size(recorded: Session) -> No
     jobs = [recorded.one("enqueue", kind="k") for _ in range(7)]
     recorded.rows("claim", worker="w", count=5)
     # Any transaction of the whole server that is older holds events back; tests beside this one have some.
-    Database.until(lambda: len(pages(recorded, 1000)) == 12, "12 events")
+    until(lambda: len(pages(recorded, 1000)) == 12, "12 events")
     whole = pages(recorded, 1000)
     assert pages(recorded, 1) == pages(recorded, 5) == whole
     assert [(e.from_state, e.to_state) for e in pages(recorded, 1, jobs[0])] == transitions(recorded, jobs[0])
@@ -193,7 +217,7 @@ def test_a_reader_misses_nothing_that_is_committed_late(db: Database, recorded: 
         assert recorded.values("select job_id from events") == [soon]
         # The younger one is held back: behind it the reader would not look for the older one any more.
         assert pages(recorded, 100) == []
-    Database.until(lambda: len(pages(recorded, 1)) == 2, "2 events")
+    until(lambda: len(pages(recorded, 1)) == 2, "2 events")
     assert [event.job_id for event in pages(recorded, 1)] == [late, soon]
 
 
@@ -217,14 +241,14 @@ def restore_elsewhere(session: Session) -> None:
 def move_and_go_on(db: Database, session: Session) -> None:
     before = session.one("enqueue", kind="before")
     restore_elsewhere(session)
-    Database.until(lambda: before in [event.job_id for event in pages(session, 100)], "what was restored is shown")
+    until(lambda: before in [event.job_id for event in pages(session, 100)], "what was restored is shown")
     seen = pages(session, 100)
     with db.connect() as slow, slow.transaction():
         late = slow.one("enqueue", kind="late")
         soon = session.one("enqueue", kind="soon")
         assert pages(session, 100) == seen, "what is younger than an open transaction is held back"
     place = {"after_xid": seen[-1].xid, "after_seq": seen[-1].seq}
-    Database.until(lambda: len(session.rows("events", **place)) == 2, "2 events more")
+    until(lambda: len(session.rows("events", **place)) == 2, "2 events more")
     assert [event.job_id for event in session.rows("events", **place)] == [late, soon]
 
 
@@ -256,19 +280,13 @@ def test_an_unreasonable_page_is_refused(session: Session) -> None:
     assert refused.value.sqlstate == "LH003"
 
 
-def test_the_store_asks_for_all_of_it(session: Session) -> None:
+def test_the_store_verifies_and_prunes(session: Session) -> None:
     store = Store("leasehold")
 
     def ask(call: Call[Any]) -> Any:
         return call.read(session.execute(call.sql, call.args or None).fetchall())
 
-    assert ask(store.history(enabled=True)) is True
-    assert ask(store.history_enabled()) is True
     job = session.one("enqueue", kind="k")
-    Database.until(lambda: len(ask(store.events())) == 1, "an event")
-    (event,) = ask(store.events((0, 0), 5, job_id=job))
-    assert (event.job_id, event.from_state, event.to_state) == (job, None, "queued")
-    assert ask(store.events((event.xid, event.seq))) == []
     assert {law.name: law.violations for law in ask(store.verify(slack=timedelta(0)))}["lost_jobs"] == 0
     session.one("claim_job", job_id=job, worker="w")
     session.column("complete", worker="w", ids=[job], attempts=[1])

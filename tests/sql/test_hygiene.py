@@ -1,6 +1,7 @@
 """What the SQL core must not do to its surroundings: to a caller's transaction, to publications, to sessions."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from uuid import uuid4
 
@@ -8,10 +9,19 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from leasehold.db import schema_files
-from leasehold.db.migrate import migrate
+from leasehold.db.migrations import files
 
-SOURCES = Path(schema_files.__file__).parent / "sql" / "functions"
+SOURCES = Path(files.__file__).parents[1] / "sql" / "functions"
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_function_is_compiled_just_in_time(session):
+    """PostgreSQL before 18 would compile what enable_seqscan = off makes dear: a hundred times as long as the query."""
+    compiled = (
+        "select proname from pg_proc where pronamespace = 'leasehold'::regnamespace and proname ~ '_v[0-9]+$'"
+        " and not 'jit=off' = any(coalesce(proconfig, '{}'))"
+    )
+    assert session.values(compiled) == []
 
 
 def test_every_table_has_a_primary_key(session):
@@ -23,7 +33,7 @@ def test_every_table_has_a_primary_key(session):
     assert session.values(missing) == []
 
 
-def test_a_publication_for_all_tables_stops_nobody(db, session):
+def test_a_publication_for_all_tables_stops_no_call(db, session):
     """Debezium, logical replication, upgrades: what has no replica identity cannot be deleted or updated."""
     session.execute("create publication everything for all tables")
     session.one("set_limit", scope="key", name="x", max_running=1)
@@ -46,17 +56,17 @@ def test_a_publication_for_all_tables_stops_nobody(db, session):
     assert session.value("select count(*) from jobs") == 0
 
 
-def test_a_hint_leaves_the_callers_transaction_as_durable_as_it_was(session):
+def test_a_notification_leaves_the_callers_transaction_as_durable_as_it_was(session):
     session.execute("set synchronous_commit = on")
     with session.transaction():
         session.one("enqueue", kind="k")
-        session.one("hint", names=["default"])
+        session.one("notify", names=["default"])
         assert session.value("show synchronous_commit") == "on"
 
 
-def test_a_hint_for_a_name_that_no_queue_can_have_is_refused(session):
+def test_a_notification_for_a_name_that_no_queue_can_have_is_refused(session):
     with pytest.raises(psycopg.Error) as refused:
-        session.one("hint", names=["x" * 10_000])
+        session.one("notify", names=["x" * 10_000])
     assert refused.value.sqlstate == "LH003"
 
 
@@ -113,7 +123,7 @@ def test_the_next_due_time_is_read_from_the_ends_of_indexes(db, session):
             assert after - before < 50
 
 
-def test_claim_job_repeated_with_its_claim_id_gives_the_same_answer(session):
+def test_claim_job_repeated_with_its_claim_id_returns_the_same_answer(session):
     job, claim_id = session.one("enqueue", kind="k"), uuid4()
     assert session.one("claim_job", job_id=job, worker="w", claim_id=claim_id)
     before = session.job(job)
@@ -142,14 +152,24 @@ def test_lanes_that_are_none_are_refused(session, lanes):
     assert (refused.value.sqlstate, refused.value.diag.message_primary) == ("LH003", "invalid_argument")
 
 
-def test_jobs_that_waited_for_infinity_wait_for_a_time_of_the_calendar_after_the_migration(empty_dsn):
-    migrate(empty_dsn, source=schema_files.packaged().until(9))
-    with psycopg.connect(empty_dsn, autocommit=True, options="-c search_path=leasehold") as session:
-        for moment in ("infinity", "-infinity", "20000-01-01", "2031-01-01"):
-            session.execute("insert into jobs (kind, run_at) values (%s, %s)", [moment, moment])
-        migrate(empty_dsn)
-        found = dict(session.execute("select kind, run_at from jobs").fetchall())
-        created = dict(session.execute("select kind, created_at from jobs").fetchall())
-    assert found["infinity"].year == found["20000-01-01"].year == 9999
-    assert found["-infinity"] == created["-infinity"]
-    assert found["2031-01-01"].year in (2030, 2031)
+def words_of(*patterns: str) -> Counter[str]:
+    """How often each word stands in the files, comments of SQL aside."""
+    texts = (file.read_text() for pattern in patterns for file in ROOT.glob(pattern))
+    return Counter(word for text in texts for word in re.findall(r"[A-Za-z_0-9]+", re.sub(r"--[^\n]*", "", text)))
+
+
+def test_every_function_has_a_caller_or_is_documented():
+    """A public one is called by our programs or named in the docs, any other by SQL or, as a fact, by Python."""
+    code, programs, docs = words_of("leasehold/db/sql/**/*.sql"), words_of("leasehold/**/*.py"), words_of("docs/*.md")
+    made = Counter(
+        name
+        for file in SOURCES.glob("*.sql")
+        for name in re.findall(r"create or replace function (\w+)", file.read_text())
+    )
+    assert len(made) > 100
+    for name in made:
+        public = re.sub(r"_v[0-9]+$", "", name)
+        called = (
+            programs[name] or programs[name.upper()] or (docs[public] if public != name else code[name] > made[name])
+        )
+        assert called, f"nothing calls {name}"

@@ -1,4 +1,4 @@
-"""One idempotency key, one job: whoever asks, however often, however many at once."""
+"""One idempotency key, one job: whichever caller sends it, however often, however many at once."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +21,11 @@ begin
   insert into leasehold.answers select who, t.key, t.id from unnest(keys, ids) t(key, id);
 end $$;
 """
-# What everybody writes first: one statement, whose snapshot cannot see the row that it has just waited for.
+# The version that comes to mind first: one statement, whose snapshot cannot see the row that it has just waited for.
 NAIVE = """
 create or replace function enqueue(kind text, idempotency_key text) returns uuid language sql as $$
   with inserted as (
-    insert into jobs (kind, idempotency_key, state) values (kind, idempotency_key, 'queued')
+    insert into jobs (max_attempts, kind, idempotency_key, state) values (5, kind, idempotency_key, 'queued')
     on conflict do nothing returning id)
   select id from inserted
   union all
@@ -71,7 +71,7 @@ WAYS = {
 
 
 def waiters_behind(db, session, first, way, *, commit: bool) -> tuple:
-    """Let six wait for an uncommitted job of the same key; gives its id and what they got."""
+    """Let six wait for an uncommitted job of the same key; returns its id and what they got."""
     waiters = [db.connect() for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
         with db.connect() as inserter, inserter.transaction(force_rollback=not commit):
@@ -117,7 +117,7 @@ def test_a_key_stays_used_after_its_job_has_ended(session):
     assert session.everything() == before
 
 
-def test_a_repeated_id_gives_the_same_job(session):
+def test_a_repeated_id_returns_the_same_job(session):
     job_id = uuid4()
     assert session.one("enqueue", kind="k", id=job_id) == job_id
     before = session.everything()
@@ -127,7 +127,7 @@ def test_a_repeated_id_gives_the_same_job(session):
     assert session.everything() == before
 
 
-def test_an_id_repeated_at_once_gives_one_job(db, session):
+def test_an_id_repeated_at_once_records_one_job(db, session):
     for _ in range(5):
         job_id = uuid4()
         assert db.crowd(16, lambda s, _, job_id=job_id: s.one("enqueue", kind="k", id=job_id)) == [job_id] * 16
@@ -147,6 +147,18 @@ def test_an_id_under_another_idempotency_key_is_a_conflict(session):
 
 
 @pytest.mark.parametrize("function", ["enqueue", "submit"])
+def test_what_differs_is_named_with_the_words_of_sql_and_a_key_is_repeated_as_it_is(session, function):
+    key = "order 7 of jobType kind"
+    session.one(function, kind="k", idempotency_key=key)
+    with pytest.raises(psycopg.Error) as refused:
+        session.one(function, kind="other", payload={"a": 1}, idempotency_key=key, strict=True)
+    assert f"key '{key}' belongs to job" in refused.value.diag.message_detail
+    assert refused.value.diag.message_detail.endswith("with another kind, payload")
+    (answer,) = session.rows("submit_many", jobs=[{"kind": "other", "idempotency_key": key}])
+    assert answer.detail == "kind"
+
+
+@pytest.mark.parametrize("function", ["enqueue", "submit"])
 def test_strict_refuses_a_key_of_another_kind_or_payload(session, function):
     sent = {"kind": "k", "payload": {"a": 1, "b": 2}, "idempotency_key": "x", "strict": True}
     job_id = session.one(function, **sent)
@@ -162,7 +174,7 @@ def test_strict_refuses_a_key_of_another_kind_or_payload(session, function):
 
 
 def crossing_batches(db, make, *, rounds=12) -> int:
-    """Two batches with the same keys or ids in opposite orders, again and again; gives the deadlocks."""
+    """Two batches with the same keys or ids in opposite orders, again and again; returns the deadlocks."""
     names = [[str(uuid4()) for _ in range(150)] for _ in range(rounds)]
 
     def enqueue(producer, place):
@@ -189,7 +201,7 @@ def test_batches_with_the_same_ids_in_opposite_orders_never_deadlock(db, session
 
 
 def test_crossing_batches_catch_an_insert_without_an_order(db, session):
-    session.mutate("enqueue_many_v1", "order by i.idempotency_key, i.id, ", "order by ")
+    session.mutate("read_intents", "order by i.idempotency_key, i.id, ", "order by ")
     # Slowly enough that two certainly meet half-way.
     session.execute("create function linger() returns trigger language plpgsql as "
                     "$$begin perform pg_sleep(0.001); return new; end$$")  # fmt: skip

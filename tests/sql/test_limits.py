@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from faults.waiting import until
 from tests.sql.limits import claimed, complete, set_limit
 
 NAMES = {"global": "", "queue": "q", "kind": "k", "key": "t1/"}
@@ -51,7 +52,7 @@ def test_with_a_limit_of_zero_nothing_runs_until_it_is_raised_or_dropped(db, ses
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_lowered_limit_interrupts_nobody_and_lets_nobody_in(db, session, scope):
+def test_a_lowered_limit_interrupts_no_job_and_lets_none_in(db, session, scope):
     fill(db, session)
     set_limit(session, scope, NAMES[scope], 4)
     ids = claimed(session)
@@ -75,7 +76,7 @@ def test_claim_job_obeys_limits(db, session, scope):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_limit_bears_upon_nobody_else(db, session, scope):
+def test_a_limit_applies_to_no_other_job(db, session, scope):
     set_limit(session, scope, NAMES[scope], 0)
     fill(db, session)
     others = db.insert(session, 3, queue="'other'", kind="'l'", exclusive_key="'t10/' || n")
@@ -100,7 +101,7 @@ def test_a_place_comes_back_the_moment_a_lease_expires_swept_or_not(db, session,
     assert session.value("select count(*) from jobs where id = any(%s)", ids) == 10
 
 
-QUEUE = "j.state = 'running' and j.queue = l.name"
+RUNNING = "running_jobs(l)"
 
 
 def renewing_while_another_claims(db, session, clock) -> list:
@@ -125,7 +126,7 @@ def test_a_lease_that_is_being_renewed_keeps_its_place(db, session, clock, scope
 
 def test_the_renewal_catches_the_naive_version_that_counts_by_expiry(db, session, clock):
     set_limit(session, "queue", "q", 1)
-    session.mutate("running_under", QUEUE, QUEUE + " and j.lease_expires_at > clock()")
+    session.mutate("running_under", RUNNING, RUNNING + " j where j.lease_expires_at > clock()")
     assert len(renewing_while_another_claims(db, session, clock)) == 1
     assert running(session) == 2
 
@@ -179,7 +180,7 @@ def test_a_limit_waits_for_the_claims_that_do_not_know_of_it(db, session):
         with claimer.transaction():
             assert len(claimed(claimer, count=4)) == 4
             setting = pool.submit(set_limit, setter, "queue", "q", 5)
-            db.until(lambda: waits(session, setter), "the limit waits for the claim")
+            until(lambda: waits(session, setter), "the limit waits for the claim")
             assert not setting.done()
         setting.result()
     assert len(claimed(session)) == 1
@@ -198,7 +199,7 @@ def test_while_a_limit_waits_for_an_open_claim_other_claims_go_on(db, session):
         with claimer.transaction():
             assert len(claimed(claimer, count=4, queues=["q"])) == 4
             setting = pool.submit(set_limit, setter, "queue", "q", 5)
-            db.until(lambda: waits(session, setter), "the limit waits for the claim")
+            until(lambda: waits(session, setter), "the limit waits for the claim")
             for _ in range(5):
                 assert len(claimed(session, count=1, worker="v", queues=["other"])) == 1
             assert not setting.done()
@@ -309,7 +310,7 @@ def locks_of(session, pid) -> list:
 
 
 def row_locks(session) -> int:
-    """Limits that somebody holds."""
+    """Limits that another session has locked."""
     with session.transaction():
         free = session.values("select 1 from limits for update skip locked")
         return session.value("select count(*) from limits") - len(free)
@@ -341,7 +342,7 @@ WAITERS = {
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize("waiter", list(WAITERS))
 @pytest.mark.parametrize("scope", SCOPES)
-def test_whoever_waits_for_a_limit_has_locked_no_job(db, session, clock, scope, waiter, expired):
+def test_a_claim_that_waits_for_a_limit_has_locked_no_job(db, session, clock, scope, waiter, expired):
     """SKIP LOCKED may wait for a row that was just updated: jobs held while waiting for a limit would be a deadlock."""
     ids = fill(db, session)
     set_limit(session, scope, NAMES[scope], 3)
@@ -353,8 +354,8 @@ def test_whoever_waits_for_a_limit_has_locked_no_job(db, session, clock, scope, 
         with holder.transaction():
             holder.execute("select from limits for no key update")
             waiting = pool.submit(WAITERS[waiter], other, ids)
-            db.until(lambda: waiting.done() or blocked(session, other), "the limit is waited for")
-            if not waiting.done():  # whoever had to sweep first does not wait at all
+            until(lambda: waiting.done() or blocked(session, other), "the limit is waited for")
+            if not waiting.done():  # a claim that had to sweep first does not wait at all
                 assert free_jobs(session) == len(ids)
         waiting.result()
 
@@ -392,7 +393,7 @@ def test_the_overview_counts_live_leases(db, session):
         set_limit(session, scope, name, 3)
     set_limit(session, "queue", "other", 7)
     claimed(session)
-    db.until(lambda: session.value("select sum(running) from limit_overview") == 0, "the leases have expired")
+    until(lambda: session.value("select sum(running) from limit_overview") == 0, "the leases have expired")
     session.rows("declare_kinds", kinds=["k"], lease_seconds=[60])
     assert len(claimed(session)) == 3
     found = session.execute("select scope, name, max_running, running from limit_overview order by 1, 2").fetchall()
@@ -404,7 +405,7 @@ def hints(listener) -> list:
     return [notification.payload for notification in listener.notifies(timeout=0.2)]
 
 
-def test_whoever_found_a_limit_exhausted_is_told_when_it_is_not(db, session):
+def test_a_worker_that_found_a_limit_exhausted_is_notified_when_it_is_not(db, session):
     ids = fill(db, session, exclusive_key="null")
     listener = db.connect()
     listener.execute("listen leasehold")
@@ -435,6 +436,6 @@ def test_a_backlog_behind_an_exhausted_limit_costs_other_lanes_nothing(db, sessi
     db.insert(session, 10, queue="'other'", kind="'l'")
     set_limit(session, scope, NAMES[scope], 0)
     call = {"worker": "w", "queues": ["q", "other"], "kinds": ["k", "l"], "count": 5}
-    buffers(session, **call)  # plans are made
-    assert buffers(session, **call) < 250  # the backlog has thousands
+    # The first call plans its statements, and so does any call after autovacuum has analyzed a table.
+    assert min(buffers(session, **call) for _ in range(5)) < 250  # the backlog has thousands
     assert len(claimed(session)) == 10

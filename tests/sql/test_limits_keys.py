@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.sql.exclusive import ENDINGS
 from tests.sql.limits import claimed, complete, parked, set_limit
-from tests.sql.test_exclusive import ENDINGS
 
 
 @pytest.mark.parametrize("end", list(ENDINGS.values()), ids=list(ENDINGS))
@@ -56,9 +56,9 @@ def test_siblings_of_one_key_do_not_keep_other_keys_waiting(db, session):
     assert taken == [others[2]]
 
 
-def test_a_job_that_nobody_claims_does_not_keep_the_rest_of_the_prefix_waiting(db, session):
+def test_a_job_that_no_worker_claims_does_not_keep_the_rest_of_the_prefix_waiting(db, session):
     first = db.insert(session, 1, exclusive_key="'t/0'")
-    db.insert(session, 3, exclusive_key="'t/a' || n", queue="'nobody is here'", priority="9")
+    db.insert(session, 3, exclusive_key="'t/a' || n", queue="'no worker is here'", priority="9")
     waiting = db.insert(session, 3, exclusive_key="'t/b' || n")
     set_limit(session, "key", "t/", 1)
     here = {"queues": ["default"]}
@@ -69,7 +69,7 @@ def test_a_job_that_nobody_claims_does_not_keep_the_rest_of_the_prefix_waiting(d
         assert claimed(session, **here) == ([following] if following else [])
 
 
-def test_a_backlog_of_many_keys_under_an_exhausted_prefix_hides_nobody(db, session):
+def test_a_backlog_of_many_keys_under_an_exhausted_prefix_hides_no_other_job(db, session):
     db.insert(session, 3000, exclusive_key="'t/' || n", priority="9")
     others = db.insert(session, 3)
     set_limit(session, "key", "t/", 1)
@@ -92,7 +92,7 @@ def test_a_raised_limit_lets_in_as_many_as_it_has_room_for(db, session):
 
 
 def test_a_job_is_not_parked_behind_an_end_that_is_under_way(db, session):
-    """Its end would come before the parking and unpark nobody."""
+    """Its end would come before the parking and unpark no job."""
     first, second = db.insert(session, 2, exclusive_key="'t/' || n")
     set_limit(session, "key", "t/", 1)
     assert claimed(session, count=1) == [first]

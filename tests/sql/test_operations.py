@@ -1,11 +1,13 @@
 """Laws of what operators see: lists and details. Bounded, and nothing is missed or shown twice."""
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import psycopg
 import pytest
 
+from tests.sql.conftest import DEADLINE
 from tests.sql.operations import ERROR, die, variety
 
 
@@ -16,9 +18,9 @@ def pages(session, filter_=None, count=50, scan=10_000, most=1000):
         rows = session.rows("list_jobs", filter=filter_ or {}, cursor=cursor, count=count, scan=scan)
         page = [row.id for row in rows if row.id is not None]
         found.append(page)
-        if not rows or (rows[-1].id is not None and len(page) < count):
+        cursor = rows[-1].cursor_here if rows else None
+        if cursor is None:
             return found
-        cursor = rows[-1].cursor_here
     raise AssertionError("the pages do not end")
 
 
@@ -127,13 +129,43 @@ def test_a_range_of_creation_is_found_without_walking_over_what_is_later(session
     assert {row.id for row in rows} == set(old)
 
 
-def test_a_look_stops_at_its_budget_and_goes_on_where_it_stopped(session, db):
+def test_a_scan_stops_at_its_budget_and_continues_where_it_stopped(session, db):
     wanted = db.insert(session, 2, kind="'rare'")
     db.insert(session, 100)
     found = pages(session, {"kind": "rare"}, scan=10)
     assert len(found) >= 10
     assert found[0] == []
     assert sorted(job for page in found for job in page) == sorted(wanted)
+
+
+def test_a_page_shows_each_job_as_it_was_when_the_filter_held(session, db, gate):
+    job = session.one("enqueue", kind="k")
+    reader = db.connect()
+    listing = f"select l.state from (select {gate.SQL}) g, lateral list_jobs(%s) l"
+    with ThreadPoolExecutor(1) as pool:
+        with gate:
+            running = pool.submit(reader.values, listing, '{"state": "running"}')
+            gate.wait_for(1)  # its snapshot is taken, its rows are not yet read
+            assert session.one("claim_job", job_id=job, worker="w") is True
+        assert set(running.result(DEADLINE)) <= {"running"}
+
+
+def test_a_page_behind_which_nothing_matches_ends_without_a_cursor(session, db):
+    jobs = db.insert(session, 2, kind="'rare'")[::-1]
+    db.insert(session, 3)
+    for state in ({}, {"state": "queued"}):
+        filter_ = {"kind": "rare"} | state
+        whole = session.rows("list_jobs", filter=filter_, count=2)
+        assert [(row.id in jobs, row.cursor_here is None) for row in whole] == [(True, False), (True, True)]
+        (first,) = session.rows("list_jobs", filter=filter_, count=1)
+        (second,) = session.rows("list_jobs", filter=filter_, count=1, cursor=first.cursor_here)
+        assert ({first.id, second.id}, second.cursor_here) == (set(jobs), None)
+
+
+def test_a_full_page_whose_scan_was_cut_short_may_go_on(session, db):
+    job, _ = db.insert(session, 1, kind="'rare'"), db.insert(session, 1)
+    (row,) = session.rows("list_jobs", filter={"kind": "rare"}, count=1, scan=2)
+    assert (row.id, row.cursor_here is None) == (job[0], False)
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
@@ -160,7 +192,7 @@ def test_pages_of_the_few_that_wait_go_on_when_they_have_become_many(session, db
     assert [row.id for row in [*first, *rest]] == session.values("select id from jobs order by id limit 30")[::-1]
 
 
-def test_a_look_reads_no_more_pages_than_its_budget_allows(session, db):
+def test_a_scan_reads_no_more_pages_than_its_budget_allows(session, db):
     db.insert(session, 20_000, state="'success'", finished_at="now() - n * interval '1 s'")
     db.insert(session, 20_000, queue="'q' || n % 10")
     session.execute("analyze jobs")

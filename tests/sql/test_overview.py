@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from psycopg.types.json import Jsonb
 
 ERROR = {"class": "ValueError", "message": "first", "traceback": "Traceback: line 1"}
 
@@ -94,6 +95,36 @@ def test_queues_show_what_is_ready_what_runs_and_since_when_the_oldest_waits(ses
     assert rows["mail"].paused_at is None
 
 
+def test_a_queue_that_a_task_declares_or_that_ran_something_lately_stays_listed(session, clock):
+    task = {"kind": "k", "lease_seconds": 60, "queue": "declared", "priority": 0, "max_attempts": 3}
+    session.execute("select declare_tasks(%s)", [Jsonb([task])])
+    tally = {"queue": "ran", "kind": "k", "success": 1, "waits": [0] * 42, "runs": [0] * 42}
+    session.execute("select start_worker('w', queues => '{served}', kinds => '{k}')")
+    session.execute("select statistics_add('w', 1, 0, %s)", [Jsonb([tally])])
+    assert [row.queue for row in session.rows("queue_list")] == ["declared", "ran", "served"]
+    assert [row.queue for row in session.rows("rates")] == ["declared", "ran", "served"]
+    assert [row.queue for row in session.rows("queue_list", queues=["ran"])] == ["ran"]
+    clock.advance(4300)
+    assert [row.queue for row in session.rows("queue_list")] == ["declared"]
+
+
+def test_queues_of_a_long_record_of_statistics_cost_two_probes_each(session, clock):
+    zeros = "array_fill(0, array[42])"
+    session.execute(
+        f"insert into statistics (step, queue, kind, at, waits, runs)"
+        f" select 600, 'q' || q, k, clock() - n * interval '2 h', {zeros}, {zeros}"
+        f" from generate_series(1, 100) q, generate_series(1, 20) n, unnest(array['', 'k', 'l']) k"
+    )
+    session.execute("analyze statistics")
+    read = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables where relid = 'leasehold.statistics'::regclass"
+    session.rows("queue_list")
+    session.execute("select pg_stat_force_next_flush()")
+    before = session.value(read)
+    assert session.rows("queue_list") == []
+    session.execute("select pg_stat_force_next_flush()")
+    assert session.value(read) - before < 500
+
+
 def test_queues_are_counted_no_further_than_the_cap(session, db):
     db.insert(session, 500)
     (row,) = session.rows("queue_list", cap=20)
@@ -176,7 +207,7 @@ def test_a_worker_that_names_no_kinds_takes_any(session, kinds):
     assert session.rows("explain", job_id=session.one("enqueue", kind="k")) == []
 
 
-def test_reasons_come_with_the_one_to_look_at_first_on_top(session):
+def test_reasons_come_with_the_most_important_one_first(session):
     job = session.one("submit", kind="k", queue="q", run_after=timedelta(hours=1), exclusive_key="x")
     holder = session.one("enqueue", kind="k", exclusive_key="x")
     assert session.one("claim_job", job_id=holder, worker="w") is True

@@ -1,11 +1,12 @@
 """Laws of paused queues: nothing of theirs is claimed, by whatever way; what runs goes on; resuming wakes who waits."""
 
 import threading
-import time
 import uuid
 
 import psycopg
 import pytest
+
+from faults.waiting import until
 
 
 def lanes(*queues):
@@ -123,8 +124,7 @@ def claims_after_the_pause(db, session, job_count=3000):
     def act(mine, place):
         nonlocal began_after, before
         if place == CLAIMERS:
-            while before < 50:
-                time.sleep(0.001)
+            until(lambda: before >= 50, "fifty claims are over", pause=0.001)
             mine.one("pause", queue="default")
             returned.set()
             return
@@ -151,7 +151,7 @@ def test_no_claim_that_begins_after_a_pause_has_returned_is_given_anything(db, s
 
 
 def test_the_race_catches_a_claim_that_does_not_look(db, session):
-    session.mutate("claim_v1", "if limited.of_queues then", "if false then")
+    session.mutate("admit_lanes", "if bounds.pauses then", "if false then")
     assert claims_after_the_pause(db, session) != []
 
 

@@ -14,7 +14,7 @@ def sql(dsn: str) -> Any:
 
 
 def found(sql: Any, filter_: dict[str, Any]) -> list[Any]:
-    query = "select payload->>'n' from list_jobs(%s) l join jobs j on j.id = l.id"
+    query = "select j.payload->>'n' from list_jobs(%s) l join jobs j on j.id = l.id"
     return sorted(row[0] for row in sql.execute(query, [json.dumps(filter_)]))
 
 
@@ -32,7 +32,7 @@ def test_jobs_are_found_by_what_their_payload_contains(sql: Any, state: Any) -> 
     assert many == (1, 1)
 
 
-def test_a_look_for_a_payload_that_nobody_has_ends(sql: Any) -> None:
+def test_a_search_for_a_payload_that_no_job_has_ends(sql: Any) -> None:
     sql.execute("select enqueue('k') from generate_series(1, 300)")
     rows = sql.execute('select id from list_jobs(\'{"payload": {"x": 1}}\', scan => 100)').fetchall()
     assert rows == [(None,)]

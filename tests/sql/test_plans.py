@@ -1,6 +1,6 @@
 """Which indexes the functions use, on empty, deep and bloated tables, whatever the statistics say.
 
-auto_explain tells the plan of every statement inside a function. A statement that reads the whole table, or a whole
+auto_explain reports the plan of every statement inside a function. A statement that reads the whole table, or a whole
 index that grows with history, is a defect here even where the table is small enough for it to be quick.
 """
 
@@ -17,9 +17,9 @@ DEEP = 20_000
 BATCH = 50
 
 FILL = """
-insert into jobs (kind, queue, state, run_at, attempt, retry_count, lease_owner, lease_expires_at, claim_id, claimed_at,
-  finished_at, finished_by)
-select 'k' || g %% 3, 'q' || g %% 2, s.state::job_state,
+insert into jobs (max_attempts, kind, queue, state, run_at, attempt, retry_count, lease_owner, lease_expires_at,
+  claim_id, claimed_at, finished_at, finished_by)
+select 5, 'k' || g %% 3, 'q' || g %% 2, s.state::job_state,
   clock_timestamp() + case when s.state in ('created', 'retry') then interval '1 day' else '0' end,
   case when s.state in ('running', 'success', 'retry') then 1 else 0 end, case s.state when 'retry' then 1 else 0 end,
   case s.state when 'running' then 'other' end,
@@ -56,10 +56,12 @@ class Plans(psycopg.Connection[Any]):
                 yield node
 
     def used(self) -> dict[str, int]:
-        """The indexes of jobs that were read, each with the most rows that one look read in vain or for good."""
+        """The indexes of jobs that were read, each with the most rows that one scan read, needed or not."""
         found: dict[str, int] = {}
         for node in self.nodes():
-            if node["Node Type"] in {"ModifyTable", "Bitmap Heap Scan"}:  # what is below it tells how it was found
+            if node["Node Type"] in {"ModifyTable", "Bitmap Heap Scan"}:  # what is below it shows how it was found
+                continue
+            if node["Actual Loops"] == 0:  # it was planned and not needed
                 continue
             name = node.get("Index Name", node["Node Type"])
             rows = round(node["Actual Rows"] * node["Actual Loops"]) + node.get("Rows Removed by Filter", 0)

@@ -1,4 +1,4 @@
-"""Laws of pruning: only what is over, only when asked, with everything that belongs to it; and nobody is surprised."""
+"""Laws of pruning: only what is over, only when asked, with everything that belongs to it."""
 
 import threading
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_the_key_of_a_pruned_job_can_be_used_again_and_makes_a_new_job(session: 
     assert session.one("enqueue", kind="k", idempotency_key="key") == new
 
 
-def test_whoever_sends_a_key_while_its_job_is_pruned_gets_a_job_that_is_there(db: Database, session: Session) -> None:
+def test_a_key_that_is_sent_while_its_job_is_pruned_returns_a_job_that_is_there(db: Database, session: Session) -> None:
     (old,) = finished(session, idempotency_key="'key'")
     other = db.connect()
     with session.transaction():
@@ -138,7 +138,7 @@ def test_a_retry_that_comes_first_keeps_the_job(db: Database, session: Session) 
     assert session.job(job)["state"] == "queued"
 
 
-def test_a_retry_that_comes_second_is_told_that_there_is_no_such_job(db: Database, session: Session) -> None:
+def test_a_retry_that_comes_second_raises_that_there_is_no_such_job(db: Database, session: Session) -> None:
     (job,) = dead(session)
     person, other = db.connect(), db.connect()
     refused: list[str | None] = []
@@ -184,7 +184,7 @@ def test_a_job_that_is_retried_after_it_was_found_is_looked_at_again_and_stays(d
     assert retried_between_the_look_and_the_lock(db, session) == "queued"
 
 
-def test_the_race_with_a_retry_catches_a_prune_that_does_not_look_again(db: Database, session: Session) -> None:
+def test_the_race_with_a_retry_catches_a_prune_that_does_not_read_again(db: Database, session: Session) -> None:
     session.mutate("prune_v1", LOOK_AGAIN, "")
     assert retried_between_the_look_and_the_lock(db, session) is None
 

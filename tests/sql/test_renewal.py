@@ -124,6 +124,29 @@ def test_the_end_of_a_holder_does_not_wait_for_ever_for_a_claim_that_parks_behin
     db.assert_consistent(session)
 
 
+def test_a_renewal_lasts_as_long_as_the_lease_of_its_claim_whatever_the_kind_has_now(session, clock):
+    job, unbounded, momentary = enqueued(session, 3)
+    session.one("declare_kinds", kinds=["k"], lease_seconds=[30.0])
+    session.rows("claim", worker="w", count=3)
+    session.one("declare_kinds", kinds=["k"], lease_seconds=[5.0])
+    for call in ("renew", "renew_each"):
+        clock.advance(1)
+        jobs = {job: 30.0, unbounded: float("inf"), momentary: 0.0}
+        session.rows(call, worker="w", ids=list(jobs), attempts=[1] * 3, leases=list(jobs.values()))
+        assert [seconds_left(session, clock, job) for job in jobs] == [30, 86400, 0.1]
+        session.execute("update jobs set lease_expires_at = clock() + interval '9 s'")
+
+
+def test_a_renewal_does_not_wait_for_a_lock_on_the_table_of_kinds(db, session, clock, beater):
+    (job,) = enqueued(session)
+    session.rows("claim", worker="w")
+    clock.advance(10)
+    with db.connect() as locker, locker.transaction():
+        locker.execute("lock table kinds in access exclusive mode")
+        answers = beater.rows("renew", worker="w", ids=[job], attempts=[1], leases=[15.0])
+        assert [row.answer for row in answers] == ["renewed"]
+
+
 def test_progress_and_notes_reach_their_own_job_only(session, clock):
     first, second = enqueued(session, 2)
     session.rows("claim", worker="w", count=2)

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from faults.waiting import until
 from tests.sql.limits import complete, set_limit
 
 HELD = {"queue": "held", "kind": "held", "key": "held/"}
@@ -85,7 +86,7 @@ def test_explain_names_the_session_that_keeps_a_limit(db, session, scope):
         assert len(claimed(sleeper, "claim", "v", count=1)) == 1
         (held,) = enqueued(session, **({"exclusive_key": "held/b"} if scope == "key" else UNDER[scope]))
         pid = f"pid {sleeper.info.backend_pid}"
-        db.until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
+        until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
         assert session.rows("explain", job_id=enqueued(session)[0]) == []
     assert session.rows("explain", job_id=held) == []
 
@@ -104,8 +105,26 @@ def test_explain_names_the_session_that_keeps_limits_it_took_in_a_subtransaction
             assert sleeper.one("claim_job", job_id=first, worker="v") is True
         (held,) = enqueued(session, queue="held")
         pid = f"pid {sleeper.info.backend_pid}"
-        db.until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
+        until(lambda: any(pid in row.detail for row in session.rows("explain", job_id=held)), "it is named")
     assert session.rows("explain", job_id=held) == []
+
+
+def test_the_session_that_keeps_an_expired_job_from_being_swept_is_named(db, session):
+    job = session.one("enqueue", kind="k")
+    assert session.one("claim_job", job_id=job, worker="w") is True
+    session.execute("update jobs set lease_expires_at = now() - interval '1 hour'")
+    ((reason, detail, *_),) = session.rows("explain", job_id=job)
+    assert (reason, "worker w had it until" in detail, "locked" in detail) == ("lease_expired", True, False)
+    assert [row.cure for row in session.rows("doctor") if row.name == "leases"] == [
+        "start a worker: each of them sweeps"
+    ]
+    locker = db.connect()
+    with locker.transaction():
+        locker.execute("select from jobs for update")
+        words = f"(pid {locker.info.backend_pid}"
+        until(lambda: any(words in row.detail for row in session.rows("explain", job_id=job)), "explain names it")
+        (leases,) = (row for row in session.rows("doctor") if row.name == "leases")
+        assert (words in leases.detail, "pg_terminate_backend" in leases.cure) == (True, True), leases
 
 
 @pytest.mark.parametrize("scope", HELD)
@@ -197,3 +216,101 @@ def test_claims_that_wait_in_vain_wake_no_worker_until_the_limit_is_free(db, ses
     (row,) = session.rows("upkeep")
     assert row.next_due is None
     assert claimed(session) == [held]
+
+
+@pytest.mark.parametrize("scope", HELD)
+@pytest.mark.parametrize("call", ["select promote()", "select upkeep(100, 'v')"])
+def test_upkeep_left_open_keeps_no_limit_that_a_claim_has_waited_for(db, session, scope, call):
+    set_limit(session, scope, HELD[scope], 5)
+    (held,) = enqueued(session, **UNDER[scope])
+    holder, sleeper, other = db.connect(), db.connect(), db.connect()
+    with holder.transaction():
+        holder.execute("select from limits for no key update")
+        assert claimed(session) == []
+    assert session.value("select count(*) from limits_to_recheck") == 1
+    with sleeper.transaction():
+        sleeper.execute(call)
+        other.execute("set lock_timeout = '1s'")
+        other.execute(call)  # it does not wait for the other either
+        assert claimed(session) == [held]
+    assert session.value("select count(*) from limits_to_recheck") == 0
+    db.assert_consistent(session)
+
+
+@pytest.mark.parametrize("function", ["claim", "claim_each", "claim_job"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        "select from jobs where id = %s for key share",
+        "select from jobs where id = %s for update",
+        "select cancel(%s)",
+        "select prune('0 s') where %s is not null",
+    ],
+)
+@pytest.mark.parametrize("ending", ["complete", "cancel", "fail"])
+def test_a_session_that_keeps_an_ended_job_locked_keeps_no_key(db, session, held, function, ending):
+    first, then = enqueued(session, 2, exclusive_key="x")
+    [job] = session.rows("claim", worker="w", count=1)
+    assert (job.id, claimed(session)) == (first, [])
+    if ending == "complete":
+        complete(session, first)
+    elif ending == "cancel":
+        session.one("cancel", id=first)
+    else:
+        session.rows("fail", worker="w", id=first, attempt=1, fatal=True)
+    sleeper = db.connect()
+    with sleeper.transaction():
+        sleeper.execute(held, [first])
+        if function == "claim_job":
+            assert session.one("claim_job", job_id=then, worker="w") is True
+        else:
+            assert claimed(session, function) == [then]
+    db.assert_consistent(session)
+
+
+def test_explain_names_the_session_that_keeps_a_waiting_job_locked(db, session):
+    session.rows("start_worker", worker="w", kinds=["k"])
+    (job,) = enqueued(session)
+    sleeper = db.connect()
+    with sleeper.transaction():
+        sleeper.execute("select from jobs where id = %s for update", [job])
+        pid = f"pid {sleeper.info.backend_pid}"
+        until(lambda: [row.reason for row in session.rows("explain", job_id=job)] == ["locked"])
+        assert pid in session.rows("explain", job_id=job)[0].detail
+    assert session.rows("explain", job_id=job) == []
+
+
+def test_an_open_cancel_of_a_waiting_job_keeps_no_other_of_its_key(db, session):
+    running, first, then = enqueued(session, 3, exclusive_key="x")
+    assert claimed(session) == [running]
+    sleeper = db.connect()
+    with sleeper.transaction():
+        assert sleeper.one("cancel", id=first) is True
+        complete(session, running)
+        assert claimed(session) == [then]
+    complete(session, then)
+    db.assert_consistent(session)
+
+
+def test_an_open_cancel_of_a_job_behind_a_limit_keeps_no_other_of_the_limit(db, session):
+    set_limit(session, "key", "lm-", 1)
+    running, first, then = (enqueued(session, exclusive_key=f"lm-{n}")[0] for n in range(3))
+    assert claimed(session) == [running]
+    sleeper = db.connect()
+    with sleeper.transaction():
+        assert sleeper.one("cancel", id=first) is True
+        complete(session, running)
+        session.rows("upkeep", worker="w")
+        assert claimed(session) == [then]
+    complete(session, then)
+    db.assert_consistent(session)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_cancelled_job_that_could_have_run_next_leaves_its_place_to_another(db, session, place):
+    running, *waiting = enqueued(session, 3, exclusive_key="x")
+    assert claimed(session) == [running]
+    complete(session, running)  # which puts the first of them back
+    session.one("cancel", id=waiting.pop(place))
+    assert claimed(session) == waiting
+    db.assert_consistent(session)

@@ -1,4 +1,4 @@
-"""The state machine and the invariants of a row hold against everybody, a superuser's plain UPDATE included."""
+"""The state machine and the invariants of a row hold against every session, a superuser's plain UPDATE included."""
 
 from itertools import permutations
 from typing import Any
@@ -39,7 +39,7 @@ def session(shared):
 
 
 def insert(session, **columns: Any) -> UUID:
-    columns = {"kind": "k", **columns}
+    columns = {"kind": "k", "max_attempts": 5, **columns}
     names, marks = ", ".join(columns), ", ".join(["%s"] * len(columns))
     return session.value(f"insert into jobs ({names}) values ({marks}) returning id", *columns.values())
 

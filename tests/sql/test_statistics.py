@@ -1,11 +1,11 @@
-"""Laws of the statistics: what workers hand in is counted once, whoever else hands in, and read in steps of time."""
+"""Laws of the statistics: what workers hand in is counted once, whatever others hand in, and read in steps of time."""
 
 from datetime import timedelta
 
 import psycopg
 import pytest
 
-from leasehold.histogram import BOUNDS, CLASSES
+from leasehold._histogram import BOUNDS, CLASSES
 
 
 def row(queue="default", kind="k", waits=None, runs=None, **counts):
@@ -55,7 +55,7 @@ def test_a_tally_handed_in_again_does_not_count_again(session, clock):
     assert [found.success for found in read(session, clock)] == [2]
 
 
-def test_many_workers_that_hand_in_at_once_lose_nothing_and_do_not_block_each_other_for_good(db, session):
+def test_many_workers_that_hand_in_at_once_lose_nothing_and_do_not_block_each_other_for_ever(db, session):
     lanes = [row(queue=f"q{n}", kind="k", success=1, runs={3: 1}) for n in range(5)]
 
     def hand_in(mine, place):
@@ -99,7 +99,7 @@ def test_a_step_that_makes_no_sense_is_refused(session, step):
     assert refused.value.sqlstate == "LH003"
 
 
-def test_nobody_can_ask_for_more_than_two_thousand_steps(session):
+def test_more_than_two_thousand_steps_are_refused(session):
     with pytest.raises(psycopg.Error) as refused:
         session.execute("select * from statistics(now() - interval '1 day', step => 10)")
     assert refused.value.sqlstate == "LH003"
@@ -110,7 +110,7 @@ def test_the_answer_says_when_the_next_ten_seconds_begin(session, clock):
     assert add(session, [row(success=1)]) == pytest.approx(7)
 
 
-def test_upkeep_samples_the_flow_once_a_minute_whoever_comes(db, session, clock):
+def test_upkeep_samples_the_flow_once_a_minute_however_many_workers_call_it(db, session, clock):
     job = session.one("enqueue", kind="k")
     session.one("enqueue", kind="k", run_after="1 hour")
     session.one("enqueue", kind="k", exclusive_key="x")
@@ -159,7 +159,7 @@ def test_upkeep_sweeps_whatever_goes_wrong_with_the_samples(session, clock):
     assert session.rows("upkeep")[0].swept == 1
 
 
-def test_rates_tell_what_waits_comes_and_goes(session):
+def test_rates_show_what_waits_comes_and_goes(session):
     session.one("start_worker", worker="w", queues=["mail"])
     for _ in range(12):
         session.one("enqueue", kind="k", queue="mail")
@@ -209,4 +209,4 @@ def test_handing_in_again_catches_the_naive_version(session, clock):
 def test_handing_in_at_once_catches_one_that_overwrites(db, session):
     session.mutate("statistics_add_v1", "success = s.success + excluded.success", "success = excluded.success")
     with pytest.raises(AssertionError):
-        test_many_workers_that_hand_in_at_once_lose_nothing_and_do_not_block_each_other_for_good(db, session)
+        test_many_workers_that_hand_in_at_once_lose_nothing_and_do_not_block_each_other_for_ever(db, session)

@@ -14,7 +14,7 @@ LOOKS = {
 WAYS = {"pkey", "runnable", "lease", "due", "finished", "exclusive_waiting", "parked_under"}
 
 
-def test_no_look_reads_the_whole_table_or_more_than_its_cap(table: str) -> None:  # noqa: F811
+def test_no_query_reads_the_whole_table_or_more_than_its_cap(table: str) -> None:  # noqa: F811
     with listening(table) as session:
         for look, most in LOOKS.items():
             session.execute(look)

@@ -51,7 +51,7 @@ def test_a_call_waits_for_ten_busy_keys_and_hardly_for_more(db, session):
     assert session.value("show lock_timeout") == "0"
 
 
-def test_each_has_the_answer_that_submit_many_gives(session):
+def test_each_has_the_answer_that_submit_many_returns(session):
     jobs = [*intents("a"), {"kind": ""}, {"kind": "k", "idempotency_key": "a", "strict": True, "payload": {"n": 1}}, 7]
     rows = session.rows("submit_each", jobs=jobs)
     assert [(row.ord, row.error) for row in rows] == [(1, None), (2, "LH003"), (3, "LH004"), (4, "LH003")]

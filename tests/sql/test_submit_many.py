@@ -106,7 +106,7 @@ def test_every_field_is_recorded(shared: Session) -> None:
     assert (job["run_at"] - job["created_at"]).total_seconds() == 60
 
 
-def test_a_used_key_gives_the_job_that_has_it(shared: Session) -> None:
+def test_a_used_key_returns_the_job_that_has_it(shared: Session) -> None:
     job_id = shared.one("enqueue", kind="first", idempotency_key="key")
     before = shared.job(job_id)
     rows = submit(shared, [{"kind": "second", "idempotency_key": "key"}, {"kind": "other"}])
@@ -133,7 +133,7 @@ def test_strict_refuses_a_used_key_of_another_kind_or_payload_alone(shared: Sess
     assert rows[1].id is None
 
 
-def test_a_repeated_call_with_the_same_ids_gives_the_same_answer(shared: Session) -> None:
+def test_a_repeated_call_with_the_same_ids_returns_the_same_answer(shared: Session) -> None:
     jobs: list[Job] = [{"kind": "k", "id": str(uuid4()), "idempotency_key": key} for key in ("a", "b", None)]
     first = submit(shared, jobs)
     assert submit(shared, jobs) == first
@@ -267,7 +267,7 @@ def test_concurrent_batches_that_share_keys_never_deadlock_and_agree_on_the_ids(
 def test_crossing_batches_catch_the_naive_version_that_inserts_in_the_order_sent(
     db: Database, session: Session
 ) -> None:
-    session.mutate("submit_intents", "order by i.idempotency_key, ids[i.ord], i.ord", "order by i.ord")
+    session.mutate("read_intents", "order by i.idempotency_key, i.id, e.ord", "order by e.ord")
     with pytest.raises(psycopg.errors.DeadlockDetected):
         cross(db, session, times=20)
 
@@ -294,7 +294,7 @@ def test_crossing_batches_wait_for_each_other(db: Database, session: Session) ->
     cross(db, session, times=5)
 
 
-def test_a_batch_waits_for_an_uncommitted_neighbour_and_gives_its_job(db: Database, session: Session) -> None:
+def test_a_batch_waits_for_an_uncommitted_neighbour_and_returns_its_job(db: Database, session: Session) -> None:
     first = db.connect()
     first.execute("begin")
     (mine,) = first.rows("submit_many", jobs=[{"kind": "k", "idempotency_key": "key"}])
@@ -314,16 +314,17 @@ def test_waiting_catches_the_naive_version_that_inserts_and_reads_in_one_stateme
     session.execute(
         """create function naive(jobs jsonb) returns table (error text, id uuid) language sql as $$
           with made as (
-            insert into leasehold.jobs (kind, idempotency_key, accepted)
-            select i.kind, i.idempotency_key, false from leasehold.intents_of(jobs) i on conflict do nothing
+            insert into leasehold.jobs (max_attempts, kind, idempotency_key, accepted)
+            select 5, i.kind, i.idempotency_key, false from jsonb_populate_recordset(null::leasehold.intent, jobs) i
+            on conflict do nothing
             returning id, idempotency_key)
           select case when coalesce(m.id, j.id) is null then '40001' end, coalesce(m.id, j.id)
-          from leasehold.intents_of(jobs) i left join made m using (idempotency_key)
+          from jsonb_populate_recordset(null::leasehold.intent, jobs) i left join made m using (idempotency_key)
           left join leasehold.jobs j using (idempotency_key) $$"""
     )
     first = db.connect()
     first.execute("begin")
-    first.execute("insert into jobs (kind, idempotency_key) values ('k', 'key')")
+    first.execute("insert into jobs (max_attempts, kind, idempotency_key) values (5, 'k', 'key')")
     second = db.connect()
     with ThreadPoolExecutor(1) as pool:
         ask = 'select * from naive(\'[{"kind": "k", "idempotency_key": "key"}]\'::jsonb)'

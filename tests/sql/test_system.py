@@ -1,4 +1,4 @@
-"""Laws of the look at the server: who holds the horizon back has a name, and nobody sees more than he may."""
+"""Laws of the report on the server: it names what holds back the horizon, and no role sees more than it may."""
 
 import uuid
 

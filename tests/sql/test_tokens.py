@@ -1,4 +1,4 @@
-"""Laws of the tokens' table: repeated creation makes one, only an API server gets the hash, revocation is for good."""
+"""Laws of the tokens' table: repeated creation makes one, only an API server gets the hash, revocation is final."""
 
 import uuid
 from datetime import timedelta
@@ -48,7 +48,7 @@ def test_an_unknown_token_has_no_row(session):
     assert session.one("revoke_token", id=uuid.uuid4()) is False
 
 
-def test_a_revoked_token_is_dead_for_good_and_stays_on_record(session, clock):
+def test_a_revoked_token_stays_revoked_and_on_record(session, clock):
     token = make(session)
     assert session.one("tokens_exist") is True
     assert session.one("revoke_token", id=token) is True

@@ -104,7 +104,7 @@ def test_without_a_delay_of_its_own_a_failure_backs_off_with_jitter(db, session,
         assert 0.96 * longest < max(found) <= longest
 
 
-def test_a_manual_retry_gives_a_fresh_budget_and_keeps_the_record(session, clock, db):
+def test_a_manual_retry_starts_with_a_fresh_budget_and_keeps_the_record(session, clock, db):
     job = session.one("enqueue", kind="k", max_attempts=2)
     for n in (1, 2):
         take(session, job)
@@ -148,7 +148,7 @@ def test_a_worker_that_cancels_its_own_attempt_ends_the_job(session):
 
 
 def upkeep(db, function) -> list[int]:
-    """Twenty sessions do the same upkeep until nothing is left; gives what each call said that it moved."""
+    """Twenty sessions do the same upkeep until nothing is left; returns what each call said that it moved."""
 
     def act(session, place):
         chance, moved = random.Random(place), []

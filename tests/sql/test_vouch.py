@@ -1,4 +1,4 @@
-"""Whoever repeats a submission gets an answer that waits, like the first one, until everything behind it is safe."""
+"""The answer to a repeated submission waits, like the first one, until everything before it is on disk."""
 
 import pytest
 from psycopg.types.json import Jsonb

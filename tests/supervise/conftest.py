@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,13 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from faults.waiting import until
+
 Sql = psycopg.Connection[dict[str, Any]]
 
 TASKS = """
 import asyncio, os, time
+from pathlib import Path
 from leasehold import App, current_job
 
 app = App()
@@ -28,6 +30,12 @@ hoard = []
 @app.task(kind="nap", lease=2)
 async def nap(seconds: float) -> int:
     await asyncio.sleep(seconds)
+    return os.getpid()
+
+@app.task(kind="wait", lease=2)
+async def wait() -> int:
+    while not Path("go").exists():
+        await asyncio.sleep(0.05)
     return os.getpid()
 
 @app.task(kind="block", lease=2)
@@ -90,7 +98,7 @@ class Running:
         self.process.send_signal(number)
 
     def end(self, within: float = 60) -> int:
-        """Wait for its end; give the exit code."""
+        """Wait for its end; return the exit code."""
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -133,15 +141,6 @@ def alive(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
-def until(condition: Callable[[], Any], *, within: float = 60) -> Any:
-    """Wait until the condition holds; give what it gave."""
-    deadline = time.monotonic() + within
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"still not so after {within} s"
-        time.sleep(0.02)
-    return value
-
-
 def one(sql: Sql, query: str) -> Any:
     found = sql.execute(query).fetchone()
     assert found is not None
@@ -166,5 +165,5 @@ def states(sql: Sql) -> dict[str, int]:
 
 
 def pids_that_ran(sql: Sql) -> set[int]:
-    """The tasks give their process as result."""
+    """The tasks return their process as result."""
     return {row["result"] for row in sql.execute("select distinct result from jobs where state = 'success'")}

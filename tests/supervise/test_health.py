@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from psycopg import sql as syntax
 
+from faults.waiting import until
 from tests.conftest import Admin
-from tests.supervise.conftest import Running, Sql, enqueue, ready, states, until, worker
+from tests.supervise.conftest import Running, Sql, enqueue, ready, states, worker
 
 
 @contextmanager
@@ -59,12 +60,11 @@ def test_a_blocked_event_loop_is_not_alive(dsn: str, folder: Path, sql: Sql) -> 
     with systemd(address) as listening, worker(dsn, folder, **env):
         while listening.recv(100) != b"READY=1":
             pass
-        enqueue(sql, "block", seconds=3)
-        until(lambda: states(sql) == {"running": 1})
-        words(listening, seconds=0.5)  # what was still on its way
-        assert words(listening, seconds=1) == []
+        enqueue(sql, "block", seconds=4)
+        until(lambda: words(listening, seconds=1) == [])
+        assert states(sql) == {"running": 1}
         until(lambda: states(sql) == {"success": 1})  # its lease was kept meanwhile
-        assert "WATCHDOG=1" in words(listening, seconds=1)
+        until(lambda: "WATCHDOG=1" in words(listening, seconds=1))
 
 
 def test_under_a_watchdog_a_hung_worker_is_replaced_and_the_others_go_on(dsn: str, folder: Path, sql: Sql) -> None:
@@ -74,9 +74,23 @@ def test_under_a_watchdog_a_hung_worker_is_replaced_and_the_others_go_on(dsn: st
         ready(sql, 2)
         hung, other = running.pids
         os.kill(hung, signal.SIGSTOP)
-        until(lambda: f"worker {hung} has said nothing for" in running.log, within=60)
-        until(lambda: hung not in running.pids and len(running.pids) == 2, within=60)
+        until(lambda: f"worker {hung} has said nothing for" in running.log)
+        until(lambda: hung not in running.pids and len(running.pids) == 2)
         assert other in running.pids
+
+
+def test_under_a_watchdog_a_worker_that_hangs_before_it_is_ready_is_replaced(dsn: str, folder: Path, sql: Sql) -> None:
+    address = f"@leasehold-{os.getpid()}-early"
+    env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}
+    with systemd(address), sql.transaction():
+        sql.execute("lock table workers")  # none can enter itself
+        with worker(dsn, folder, "--processes", "2", **env) as running:
+            until(lambda: running.log.count("the start of the worker waits for the database") == 2)
+            hung, other = running.pids
+            os.kill(hung, signal.SIGSTOP)
+            until(lambda: f"worker {hung} has said nothing for" in running.log)
+            until(lambda: hung not in running.pids and len(running.pids) == 2)
+            assert other in running.pids
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -86,10 +100,10 @@ def test_an_event_loop_that_a_task_blocks_is_in_the_log_and_in_the_health_file(
     with worker(dsn, folder, "--processes", str(processes), "--health-file", "health.json") as running:
         ready(sql, processes)
         enqueue(sql, "block", seconds=12)
-        until(lambda: "event loop has not turned" in running.log, within=60)
-        [line] = [line for line in running.log.splitlines() if "event loop has not turned" in line]
+        until(lambda: "async tasks that run: block)" in running.log)
+        [line] = [line for line in running.log.splitlines() if "async tasks that run: block)" in line]
         assert "WARNING" in line
-        assert "async tasks that run: block)" in line
+        assert "event loop has not turned" in line
         assert "mytasks.py" in line
         assert "executor='thread'" in line
 
@@ -97,11 +111,11 @@ def test_an_event_loop_that_a_task_blocks_is_in_the_log_and_in_the_health_file(
             health = running.health or {}
             return any("event loop" in word.get("stuck", {}) for word in [health, *health.get("workers", [])])
 
-        until(stuck, within=60)
-        until(lambda: states(sql) == {"success": 1}, within=60)
-        until(lambda: "event loop goes on after" in running.log, within=60)
-        until(lambda: not stuck(), within=60)
-        assert running.log.count("event loop has not turned") == 1
+        until(stuck)
+        until(lambda: states(sql) == {"success": 1})
+        until(lambda: "event loop goes on after" in running.log)
+        until(lambda: not stuck())
+        assert running.log.count("async tasks that run: block)") == 1
         running.send(signal.SIGTERM)
         assert running.end() == 0, running.log
         assert running.health is None
@@ -130,7 +144,7 @@ def test_the_health_file_of_one_process_says_how_the_worker_is_doing(
         healthy(running)
         running.send(signal.SIGTERM)
         until(lambda: (running.health or {})["state"] == "draining")
-        running.send(signal.SIGTERM)
+        sql.execute("select cancel(id) from jobs where state = 'running'")
         assert running.end() == 0, running.log
         assert running.health is None
         assert not list(folder.glob(".health*"))
@@ -168,7 +182,7 @@ def test_the_health_file_of_several_processes_has_them_all(dsn: str, folder: Pat
         [hung, _] = running.pids
         os.kill(hung, signal.SIGSTOP)
         path = folder / "health.json"
-        until(lambda: time.time() - path.stat().st_mtime > 4, within=60)  # its age is that of the stalest worker
+        until(lambda: time.time() - path.stat().st_mtime > 4)  # its age is that of the stalest worker
         os.kill(hung, signal.SIGCONT)
         until(lambda: time.time() - path.stat().st_mtime < 1)
         running.send(signal.SIGTERM)

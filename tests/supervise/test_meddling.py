@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.supervise.conftest import Sql, enqueue, ready, until, worker
+from faults.waiting import until
+from tests.supervise.conftest import Sql, enqueue, ready, worker
 
 TASKS = """
-import asyncio, os, resource, signal, sys, time
+import asyncio, multiprocessing, os, resource, signal, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
-from leasehold import App
+from leasehold import App, current_job
 
 app = App()
 
@@ -37,12 +38,14 @@ async def add_a_handler() -> None:
 def in_a_process() -> None:
     pass
 
-@app.task(kind="take_files", lease=4)
+@app.task(kind="take_files", lease=60)  # long: a connection that a busy machine breaks cannot be made anew meanwhile
 async def take_files(seconds: float) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    await asyncio.sleep(seconds)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 @app.task(kind="leave_a_thread", lease=4)
 async def leave_a_thread() -> None:
@@ -95,6 +98,72 @@ async def fork_and_exit() -> None:
     if os.fork() == 0:
         sys.exit(0)
     await asyncio.sleep(1)
+
+def ended_child() -> int:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=[300])
+    child.start()
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+def pooled() -> list[int]:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, [-1, -2])
+
+@app.task(kind="end_a_child", lease=4)
+def end_a_child() -> int:
+    return ended_child()
+
+@app.task(kind="end_a_child_in_a_process", lease=4, executor="process")
+def end_a_child_in_a_process() -> int:
+    return ended_child()
+
+@app.task(kind="use_a_pool", lease=4)
+def use_a_pool() -> list[int]:
+    return pooled()
+
+@app.task(kind="use_a_pool_in_a_process", lease=4, executor="process")
+def use_a_pool_in_a_process() -> list[int]:
+    return pooled()
+
+@app.task(kind="change_folder", lease=4)
+def change_folder() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    sys.path.clear()
+    os.environ["PYTHONHOME"] = "/none"
+
+@app.task(kind="change_database", lease=4)
+async def change_database() -> None:
+    os.environ.update(PGSERVICE="none", PGHOST="192.0.2.1", PGHOSTADDR="192.0.2.1", PGSSLMODE="none", PGOPTIONS="none")
+
+@app.task(kind="close_standard", lease=4)
+async def close_standard() -> None:
+    for number in range(3):
+        os.close(number)
+
+@app.task(kind="close_all", lease=4, max_attempts=1)
+async def close_all() -> None:
+    os.closerange(3, 256)
+
+@app.task(kind="checked", lease=4)
+def checked(path: str) -> None:
+    try:
+        while True:
+            current_job().checkpoint()
+            time.sleep(0.05)
+    finally:
+        open(path, "x").close()
+
+@app.task(kind="block_the_loop", lease=60)
+async def block_the_loop(path: str) -> None:
+    open(path, "x").close()
+    while os.path.exists(path):
+        time.sleep(0.05)
+
+@app.task(kind="keep_all_threads", lease=60)
+async def keep_all_threads(seconds: float) -> None:
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, seconds) for _ in range(40)))
 """
 
 
@@ -151,6 +220,7 @@ def test_an_error_of_a_thread_that_takes_for_ever_to_print_holds_up_no_other_job
         enqueue(sql, "innocent", 20)
         until(lambda: finished(sql, "innocent", 20))
         running.send(signal.SIGTERM)
+        until(lambda: "stopping" in running.log)  # two that are pending are one
         running.send(signal.SIGTERM)
         running.end()
 
@@ -161,7 +231,7 @@ def test_a_giant_result_is_refused_and_costs_no_lease(dsn: str, meddling: Path, 
         enqueue(sql, "innocent", seconds=8)
         enqueue(sql, "giant", 5)
         until(lambda: all(job["retry_count"] >= 1 for job in jobs(sql, "giant")))
-        assert "more than 1,048,576 bytes of JSON" in jobs(sql, "giant")[0]["reason_detail"]
+        assert "more than 100,000 values" in jobs(sql, "giant")[0]["reason_detail"]
         until(lambda: finished(sql, "innocent", 1))
         assert jobs(sql, "innocent")[0]["attempt"] == 1
         assert "stood still" not in running.log
@@ -192,6 +262,118 @@ def test_a_task_that_exits_or_forks_costs_no_other_job_anything(dsn: str, meddli
         assert jobs(sql, "innocent")[0]["attempt"] == 1
 
 
+@pytest.mark.parametrize("place", ["", "_in_a_process"])
+def test_a_signal_for_a_child_of_a_task_ends_that_child_and_not_the_worker(
+    dsn: str, meddling: Path, sql: Sql, place: str
+) -> None:
+    with worker(dsn, meddling) as running:
+        ready(sql, 1)
+        enqueue(sql, "innocent", seconds=2)
+        kinds = [f"end_a_child{place}", f"use_a_pool{place}"] * 3
+        for kind in kinds:
+            enqueue(sql, kind)
+        until(lambda: all(finished(sql, kind, 3) for kind in set(kinds)))
+        until(lambda: finished(sql, "innocent", 1))
+        assert {job["result"] for job in jobs(sql, kinds[0])} == {-signal.SIGTERM}
+        assert "drains" not in running.log
+        assert [job["attempt"] for kind in ("innocent", *set(kinds)) for job in jobs(sql, kind)] == [1] * 7
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+
+
+def test_processes_start_where_the_worker_started_whatever_a_task_has_changed(
+    dsn: str, meddling: Path, sql: Sql
+) -> None:
+    with worker(dsn, meddling):
+        ready(sql, 1)
+        enqueue(sql, "change_folder")
+        until(lambda: finished(sql, "change_folder", 1))
+        enqueue(sql, "in_a_process")
+        until(lambda: finished(sql, "in_a_process", 1))
+        assert jobs(sql, "in_a_process")[0]["attempt"] == 1
+
+
+def cut(sql: Sql) -> None:
+    """End all connections of the worker."""
+    sql.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+
+
+def test_no_socket_gets_the_number_of_a_standard_stream_that_a_task_has_closed(
+    dsn: str, meddling: Path, sql: Sql
+) -> None:
+    with worker(dsn, meddling) as running:
+        ready(sql, 1)
+        streams = [Path(f"/proc/{running.process.pid}/fd/{number}") for number in range(3)]
+        before = [stream.readlink() for stream in streams]
+        enqueue(sql, "innocent", seconds=10)
+        enqueue(sql, "close_standard")
+        until(lambda: finished(sql, "close_standard", 1))
+        cut(sql)
+        enqueue(sql, "in_a_process")
+        until(lambda: finished(sql, "in_a_process", 1) and finished(sql, "innocent", 1))
+        until(lambda: "the database is back" in running.log)
+        assert [stream.readlink() for stream in streams] == before
+        assert {job["attempt"] for job in jobs(sql, "in_a_process") + jobs(sql, "innocent")} == {1}
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_worker_whose_descriptors_a_task_has_closed_ends_and_its_jobs_go_on(
+    dsn: str, meddling: Path, sql: Sql, loop: str
+) -> None:
+    if loop == "asyncio":
+        (meddling / "uvloop.py").write_text("raise ImportError")
+    with worker(dsn, meddling, PYTHONPATH=str(meddling)) as running:
+        ready(sql, 1)
+        enqueue(sql, "innocent", seconds=2)
+        until(lambda: jobs(sql, "innocent")[0]["state"] == "running")
+        enqueue(sql, "close_all")
+        assert running.end() not in {0, None}, running.log
+    # Nobody is charged for the end of a worker: the same job would end the next one, too.
+    sql.execute("select leasehold.cancel(id) from leasehold.jobs where kind = 'close_all'")
+    with worker(dsn, meddling):
+        until(lambda: finished(sql, "innocent", 1))
+
+
+def test_connections_are_made_again_whatever_a_task_has_set_in_the_environment(
+    dsn: str, meddling: Path, sql: Sql
+) -> None:
+    with worker(dsn, meddling):
+        ready(sql, 1)
+        enqueue(sql, "innocent", seconds=10)
+        enqueue(sql, "change_database")
+        until(lambda: finished(sql, "change_database", 1))
+        cut(sql)
+        enqueue(sql, "innocent")
+        until(lambda: finished(sql, "innocent", 2))
+        assert [job["attempt"] for job in jobs(sql, "innocent")] == [1, 1]
+
+
+def test_a_checkpoint_raises_though_another_task_blocks_the_event_loop(dsn: str, meddling: Path, sql: Sql) -> None:
+    blocked, ended = meddling / "blocked", meddling / "ended"
+    with worker(dsn, meddling):
+        ready(sql, 1)
+        enqueue(sql, "checked", path=str(ended))
+        until(lambda: jobs(sql, "checked")[0]["state"] == "running")
+        enqueue(sql, "block_the_loop", path=str(blocked))
+        until(blocked.exists)
+        sql.execute("select cancel(id) from jobs where kind = 'checked'")
+        until(ended.exists)
+        blocked.unlink()
+
+
+def test_schedules_fire_while_tasks_keep_every_thread_of_the_event_loop(dsn: str, meddling: Path, sql: Sql) -> None:
+    with worker(dsn, meddling):
+        ready(sql, 1)
+        enqueue(sql, "keep_all_threads", seconds=30)
+        until(lambda: jobs(sql, "keep_all_threads")[0]["state"] == "running")
+        sql.execute("select schedule_put('often', 'innocent', every => interval '1 second')")
+        until(lambda: jobs(sql, "innocent"))
+        assert jobs(sql, "keep_all_threads")[0]["state"] == "running"
+
+
 def test_a_job_for_which_there_is_no_process_waits_and_is_not_charged(dsn: str, meddling: Path, sql: Sql) -> None:
     with worker(dsn, meddling) as running:
         ready(sql, 1)
@@ -210,3 +392,18 @@ def test_a_thread_that_a_task_left_behind_does_not_keep_the_worker(dsn: str, med
         until(lambda: finished(sql, "leave_a_thread", 1))
         running.send(signal.SIGTERM)
         assert running.end() == 0
+
+
+def test_a_worker_whose_thread_of_signals_dies_ends_with_70(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "mytasks.py").write_text(
+        "from leasehold import App\n"
+        "from leasehold.supervise.signals import Signals\n"
+        "app = App()\n"
+        "@app.task(kind='nothing')\n"
+        "def nothing() -> None: ...\n"
+        "Signals._check = lambda self: 1 / 0\n"
+    )
+    with worker(dsn, tmp_path) as running:
+        assert running.end(within=60) == 70, running.log
+        assert "the thread that handles signals has died" in running.log
+        assert "ZeroDivisionError" in running.log

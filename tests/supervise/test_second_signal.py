@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervise.conftest import Sql, alive, enqueue, one, ready, states, until, worker
+from faults.waiting import stays, until
+from tests.supervise.conftest import Sql, alive, enqueue, one, ready, states, worker
 from tests.timing import bound
 
 TASKS = """
 import asyncio, time
+from pathlib import Path
 from leasehold import App
 
 app = App()
@@ -23,6 +25,7 @@ async def nap() -> None:
 async def swallow() -> None:
     while True:
         try:
+            Path("begun").touch()
             await asyncio.sleep(60)
         except BaseException:
             pass
@@ -32,17 +35,29 @@ async def block_loop() -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
+            Path("begun").touch()
             time.sleep(60)
         except BaseException:
             pass
 
 @app.task(kind="block_thread", lease=60)
 def block_thread() -> None:
+    Path("begun").touch()
     time.sleep(60)
 
 @app.task(kind="overdue", lease=60, timeout=0.5, max_attempts=1)
 async def overdue() -> None:
     await swallow.function()
+
+@app.task(kind="leave_thread", lease=60, timeout=0.2, max_attempts=1)
+async def leave_thread() -> None:
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, 300) for _ in range(50)))
+
+@app.task(kind="leave_task", lease=60)
+async def leave_task() -> None:
+    left.append(asyncio.create_task(swallow.function()))
+
+left = []
 """
 
 
@@ -64,10 +79,9 @@ def test_a_second_signal_ends_a_worker_within_a_second_whatever_its_task_does(
         enqueue(sql, kind)
         until(lambda: states(sql) == {"running": 2})
         pids = running.pids
-        time.sleep(0.3)  # until the task is where it does not end
+        until((stubborn / "begun").exists, "the task is where it does not end")
         running.send(signal.SIGTERM)
-        time.sleep(0.5)
-        assert running.process.poll() is None
+        stays(lambda: running.process.poll() is None, "the first signal does not end it", seconds=0.5)
         running.send(signal.SIGTERM)
         asked = time.monotonic()
         running.end(within=60)
@@ -90,11 +104,29 @@ def test_a_task_that_does_not_end_is_left_behind_five_seconds_after_the_grace_pe
     assert one(sql, "select max(retry_count) from jobs") == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "named"), [("leave_thread", "dead", "_0"), ("leave_task", "success", "swallow")]
+)
+def test_what_a_task_has_left_behind_does_not_hold_the_exit(
+    dsn: str, stubborn: Path, sql: Sql, kind: str, state: str, named: str
+) -> None:
+    with worker(dsn, stubborn, "--slots", "2", "--grace", "30") as running:
+        ready(sql, 1)
+        sql.execute("select enqueue(%s, max_attempts => 1)", [kind])
+        until(lambda: states(sql) == {state: 1})
+        running.send(signal.SIGTERM)
+        asked = time.monotonic()
+        assert running.end(within=60) == 0, running.log
+        assert time.monotonic() - asked < bound(8)
+        assert "this process ends now, though tasks have left behind what does not end" in running.log
+        assert named in running.log.splitlines()[-1]
+
+
 def test_a_task_that_ignores_its_timeout_loses_its_slot_with_a_warning(dsn: str, stubborn: Path, sql: Sql) -> None:
     with worker(dsn, stubborn, "--slots", "1") as running:
         ready(sql, 1)
         sql.execute("select enqueue('overdue', max_attempts => 1)")  # the worker may not have declared its tasks yet
-        until(lambda: states(sql) == {"dead": 1}, within=60)
+        until(lambda: states(sql) == {"dead": 1})
         enqueue(sql, "nap")
-        until(lambda: states(sql) == {"dead": 1, "running": 1}, within=60)
+        until(lambda: states(sql) == {"dead": 1, "running": 1})
         assert "goes on after its timeout" in running.log

@@ -1,5 +1,6 @@
-"""Workers die, and supervisors are told things."""
+"""Workers die, and supervisors get signals."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.waiting import stays, until
 from tests.supervise.conftest import (
     Running,
     Sql,
@@ -19,7 +21,6 @@ from tests.supervise.conftest import (
     pids_that_ran,
     ready,
     states,
-    until,
     worker,
 )
 from tests.timing import bound
@@ -41,15 +42,24 @@ def test_every_process_runs_jobs_and_a_killed_one_is_replaced_within_two_seconds
         assert f"worker {victim} was killed by SIGKILL; another starts in 0." in running.log
         [fresh] = running.pids - before
         until(lambda: one(sql, f"select count(*) from workers where pid = {fresh}"))
-        enqueue(sql, "nap", 12, seconds=0.2)
-        until(lambda: states(sql) == {"success": 42})
-        assert fresh in pids_that_ran(sql)
+        until(lambda: enqueue(sql, "nap", 12, seconds=0.2) or fresh in pids_that_ran(sql), pause=0.5)
+
+
+def test_where_programs_read_the_log_the_death_of_a_worker_is_a_warning(dsn: str, folder: Path, sql: Sql) -> None:
+    with worker(dsn, folder, "--processes", "2", "--log-format", "json", "--log-level", "warning") as running:
+        ready(sql, 2)
+        victim = min(running.pids)
+        os.kill(victim, signal.SIGKILL)
+        killed = f"worker {victim} was killed by SIGKILL; another starts in"
+        until(lambda: killed in running.log, detail=lambda: running.log)
+        line = next(json.loads(line) for line in running.log.splitlines() if killed in line)
+        assert (line["level"], line["pid"]) == ("WARNING", running.process.pid)
 
 
 def test_sigterm_drains_every_process_and_nothing_is_left_or_lost(dsn: str, folder: Path, sql: Sql) -> None:
-    with worker(dsn, folder, "--processes", "2", "--slots", "3", "--grace", "1.5") as running:
+    with worker(dsn, folder, "--processes", "2", "--slots", "3", "--grace", "4") as running:
         ready(sql, 2)
-        enqueue(sql, "nap", 2, seconds=0.7)
+        enqueue(sql, "nap", 2, seconds=1.5)
         enqueue(sql, "nap", 4, seconds=60)
         until(lambda: states(sql) == {"running": 6})
         pids = running.pids
@@ -69,8 +79,7 @@ def test_a_second_signal_has_the_jobs_given_back_at_once(dsn: str, folder: Path,
         until(lambda: states(sql) == {"running": 4})
         running.send(signal.SIGINT)
         until(lambda: "stopping:" in running.log)
-        time.sleep(0.5)
-        assert states(sql) == {"running": 4}  # the first one was no hurry
+        stays(lambda: states(sql) == {"running": 4}, "the first signal lets jobs run", seconds=0.5)
         running.send(signal.SIGINT)
         assert running.end(within=bound(5)) == 0, running.log
     assert states(sql) == {"queued": 4}
@@ -86,9 +95,9 @@ def test_a_worker_that_does_not_stop_is_killed_five_seconds_after_the_grace_peri
         until(lambda: states(sql) == {"running": 1})
         pids = running.pids
         running.send(signal.SIGTERM)
-        told = time.monotonic()
+        signalled = time.monotonic()
         assert running.end(within=bound(15)) == 1, running.log
-        assert time.monotonic() - told > 5
+        assert time.monotonic() - signalled > 5
         assert not alive(pids)
         assert running.log.count("does not stop; killing it") == 1
 
@@ -107,6 +116,33 @@ def test_workers_of_a_killed_supervisor_drain_and_are_gone_after_the_grace_perio
         until(lambda: not alive(pids), within=bound(10))
     assert states(sql) == {"queued": 4}
     assert one(sql, "select max(retry_count) from jobs") == 0  # given back, not expired
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_workers_of_a_killed_supervisor_finish_their_jobs_within_the_grace_period(
+    dsn: str, folder: Path, sql: Sql, asked_before: bool
+) -> None:
+    """Also one that was retiring. The kernel sends them a signal for each thread of the supervisor: it means one."""
+    enqueue(sql, "wait")
+    with worker(dsn, folder, "--slots", "2", "--max-jobs", "1", "--grace", "60") as running:
+        until(lambda: states(sql) == {"running": 1})
+        enqueue(sql, "nap", seconds=0)
+        until(lambda: len(running.pids) == 2 and states(sql) == {"running": 1, "success": 1})
+        enqueue(sql, "wait")
+        until(lambda: states(sql) == {"running": 2, "success": 1})
+        pids = running.pids
+        if asked_before:
+            running.send(signal.SIGTERM)
+            until(lambda: "they have 60 s" in running.log)
+        running.send(signal.SIGKILL)
+        running.end()
+        until(lambda: running.log.count("the supervisor has gone") == 2, detail=lambda: running.log)
+        stays(lambda: states(sql) == {"running": 2, "success": 1}, "their jobs go on", seconds=2)
+        (folder / "go").touch()
+        until(lambda: not alive(pids))
+        assert running.log.count("the supervisor has gone") == 2
+    assert states(sql) == {"success": 3}
+    assert one(sql, "select max(attempt) from jobs") == 1
 
 
 def test_a_killed_supervisor_takes_a_worker_that_is_still_starting_along(dsn: str, folder: Path) -> None:
@@ -139,13 +175,17 @@ def test_sighup_replaces_one_worker_after_the_other_and_none_stops_before_its_re
         enqueue(sql, "nap", 50, seconds=0.02)
         running.send(signal.SIGHUP)
         enqueued = 50
-        while "all workers have been replaced" not in running.log:
+
+        def replaced() -> bool:
+            nonlocal enqueued
             if one(sql, "select count(*) from jobs where state = 'queued'") < 20:  # never idle
                 enqueue(sql, "nap", 50, seconds=0.02)
                 enqueued += 50
             assert len(running.pids) <= 3
             assert one(sql, "select count(*) from workers where stopped_at is null") >= 2
-            time.sleep(0.02)
+            return "all workers have been replaced" in running.log
+
+        until(replaced)
         after = running.pids
         until(lambda: states(sql) == {"success": enqueued})
     assert len(after) == 2
@@ -185,8 +225,7 @@ def test_a_crash_loop_slows_down_never_ends_and_can_be_stopped(dsn: str, folder:
     (folder / "mytasks.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with worker(dsn, folder, "--processes", "2") as running:
         until(lambda: pauses_of(running))
-        time.sleep(5)
-        assert len(pauses_of(running)) <= 5
+        stays(lambda: len(pauses_of(running)) <= 5, "the starts become rare", seconds=5)
         pauses = until(lambda: len(found := pauses_of(running)) >= 4 and found)
         for number, pause in enumerate(pauses):
             assert 0.14 * 2**number - 0.05 <= pause <= 0.2 * 2**number + 0.05  # it doubles, less a quarter at most

@@ -1,12 +1,10 @@
 """Real worker processes under real faults. Counts are small here; `make survival` runs the full ones."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from faults.waiting import auntil
 from tests.survival.tasks import TABLES
 from tests.timing import FULL
 
@@ -64,15 +63,6 @@ def one(sql: Sql, query: str, *args: object) -> Any:
     return next(iter(found.values()))
 
 
-async def until(condition: Callable[[], Any], *, within: float) -> Any:
-    """Wait until the condition holds; give what it gave."""
-    deadline = time.monotonic() + within
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"still not so after {within} s"
-        await asyncio.sleep(0.02)
-    return value
-
-
 async def ready(sql: Sql, workers: int) -> None:
     """Wait until so many workers are there."""
-    await until(lambda: one(sql, "select count(*) from workers where stopped_at is null") >= workers, within=60)
+    await auntil(lambda: one(sql, "select count(*) from workers where stopped_at is null") >= workers)

@@ -38,7 +38,7 @@ def note(table: str, **values: object) -> None:
 
 @app.task(kind="zombie", lease=2, max_attempts=100)
 async def zombie(seconds: float) -> int:
-    """Writes to the sink again and again; says so when it is told to stop."""
+    """Writes to the sink again and again; notes when it has to stop."""
     job = current_job()
     me = {"job": job.id, "attempt": job.attempt}
     deadline = time.monotonic() + seconds

@@ -2,15 +2,16 @@
 
 import os
 import signal
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from leasehold.db.migrate import migrate
+from faults.waiting import astays, auntil, until
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
-from tests.survival.conftest import Sql, connect, one, ready, rounds, until, worker
+from tests.survival.conftest import Sql, connect, one, ready, rounds, worker
 from tests.survival.tasks import TABLES
 from tests.timing import bound
 
@@ -32,19 +33,18 @@ async def test_workers_outlive_the_database_and_go_on_when_it_returns(tmp_path: 
             sql.execute(
                 """select enqueue('nap', '{"seconds": 0.05}', max_attempts => 5) from generate_series(1, %s)""", [jobs]
             )
-            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") > jobs // 10, within=60)
+            await auntil(lambda: one(sql, "select count(*) from jobs where state = 'success'") > jobs // 10)
             sql.close()
             postmaster = int((server.data / "postmaster.pid").read_text().splitlines()[0])
             os.kill(postmaster, signal.SIGKILL if how == "killed" else signal.SIGINT)
-            await until(lambda: not Path(f"/proc/{postmaster}").exists(), within=60)
-            time.sleep(away)  # noqa: ASYNC251 (nothing else happens meanwhile)
-            assert (first.poll(), second.poll()) == (None, None)
+            await auntil(lambda: not Path(f"/proc/{postmaster}").exists())
+            await astays(lambda: (first.poll(), second.poll()) == (None, None), "both workers live", seconds=away)
             server.start()
             sql = _open(dsn)
             done = one(sql, "select count(*) from jobs where state = 'success'")
             more = "select count(*) > %s from jobs where state = 'success'"
-            await until(lambda: one(sql, more, done + 20), within=bound(5))
-            await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") == jobs, within=90)
+            await auntil(lambda: one(sql, more, done + 20), within=bound(5))
+            await auntil(lambda: one(sql, "select count(*) from jobs where state = 'success'") == jobs, within=90)
             assert (first.poll(), second.poll()) == (None, None)
             assert one(sql, "select max(attempt) from jobs") <= 2
             assert one(sql, "select count(*) from attempts where outcome not in ('lease_expired', 'released')") == 0
@@ -53,11 +53,10 @@ async def test_workers_outlive_the_database_and_go_on_when_it_returns(tmp_path: 
 
 def _open(dsn: str) -> Sql:
     """Connect, as soon as the server lets us."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
+
+    def opened() -> Sql | None:
+        with suppress(psycopg.OperationalError):
             return connect(dsn)
-        except psycopg.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+        return None
+
+    return until(opened, "the database takes connections")

@@ -5,7 +5,8 @@ import random
 import signal
 from contextlib import ExitStack
 
-from tests.survival.conftest import Sql, one, ready, rounds, until, worker
+from faults.waiting import auntil
+from tests.survival.conftest import Sql, one, ready, rounds, worker
 
 LEFT = "select count(*) from jobs where state <> 'success'"
 
@@ -22,7 +23,7 @@ async def test_complete_in_leaves_exactly_one_effect_per_job_under_random_kills(
             await ready(sql, min(1, before))
             left = one(sql, LEFT)
             batch = chance.randrange(10, max(11, count // 6))
-            await until(lambda left=left, batch=batch: one(sql, LEFT) <= max(0, left - batch), within=60)
+            await auntil(lambda left=left, batch=batch: one(sql, LEFT) <= max(0, left - batch))
             await asyncio.sleep(chance.uniform(0, 0.05))
             for process in processes:
                 process.send_signal(signal.SIGKILL)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.survival.conftest import Sql, one, ready, rounds, until, worker
+from faults.waiting import auntil
+from tests.survival.conftest import Sql, one, ready, rounds, worker
 
 DONE = "select count(*) from jobs where state = 'success'"
 
@@ -27,7 +28,7 @@ async def test_nothing_grows_with_the_number_of_jobs(dsn: str, sql: Sql) -> None
         for batch, total in ((first, first), (count - first, count)):
             for kind in ("nap", "block_thread"):
                 sql.execute("select enqueue(%s, '{\"seconds\": 0}') from generate_series(1, %s)", [kind, batch // 2])
-            await until(lambda total=total: one(sql, DONE) == total, within=60 + total / 200)
+            await auntil(lambda total=total: one(sql, DONE) == total, within=60 + total / 200)
             if total == first:
                 before = footprint(process.pid)
         after = footprint(process.pid)
@@ -35,5 +36,5 @@ async def test_nothing_grows_with_the_number_of_jobs(dsn: str, sql: Sql) -> None
     assert after["threads"] <= before["threads"]
     assert after["descriptors"] <= before["descriptors"] + 2
     assert after["resident MB"] <= before["resident MB"] + 8, (before, after)
-    assert connections <= 1 + 6  # ours, and the claimer's, finisher's, keeper's, upkeep's, listener's, hints'
+    assert connections <= 1 + 6  # ours, and the claimer's, finisher's, keeper's, upkeep's, listener's, sender's
     assert one(sql, "select count(*) from attempts") == 0

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from faults.waiting import auntil, until
 from leasehold import App
-from leasehold.db.migrate import migrate
+from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
-from tests.survival.conftest import ROOT, connect, one, ready, rounds, until, worker
+from tests.survival.conftest import ROOT, connect, one, ready, rounds, worker
 from tests.survival.tasks import TABLES
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -60,13 +60,13 @@ default_pool_size = 5
         as_whom = {"user": account.pw_uid, "group": account.pw_gid}
     process = subprocess.Popen(command, cwd="/", stderr=subprocess.PIPE, **as_whom)
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with closing(socket.socket()) as attempt:
-                if attempt.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+
+        def listens() -> bool:
             assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+            with closing(socket.socket()) as attempt:
+                return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+        until(listens)
         yield f"postgresql://{login}@127.0.0.1:{port}/pooled"
     finally:
         process.terminate()
@@ -76,7 +76,7 @@ default_pool_size = 5
 @pytest.mark.timeout(180)
 async def test_a_worker_behind_pgbouncer_polls_and_does_all_the_rest(tmp_path: Path) -> None:
     count = rounds(10, 50)
-    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as somebody else.
+    # Not below pytest's folder, which only its owner may enter; PgBouncer runs as another user.
     short = Path(tempfile.mkdtemp(prefix="leasehold-pgbouncer-"))
     try:
         with EmbeddedServer(tmp_path / "home", tcp=True) as server:
@@ -88,10 +88,10 @@ async def test_a_worker_behind_pgbouncer_polls_and_does_all_the_rest(tmp_path: P
                 await ready(sql, 1)
                 for _ in range(count):
                     sql.execute("""select enqueue('nap', '{"seconds": 0}')""")
-                    await asyncio.sleep(0.31)
+                    await asyncio.sleep(0.31)  # jobs that arrive at any moment between two polls
                 sql.execute("""select enqueue('nap', '{"seconds": 12}')""")  # longer than two leases of 5 s
                 done = "select count(*) from jobs where state = 'success'"
-                await until(lambda: one(sql, done) == count + 1, within=60)
+                await auntil(lambda: one(sql, done) == count + 1)
                 assert process.poll() is None
             waits = "select max(extract(epoch from claimed_at - created_at)) from jobs"
             assert one(sql, waits) <= 1.5
@@ -126,7 +126,7 @@ async def test_a_pooler_is_found_out_and_named_once(tmp_path: Path) -> None:
                     with ThreadPoolExecutor(10) as pool:
                         jobs = list(pool.map(lambda _: nap.enqueue(0), range(200)))
                     done = "select count(*) from jobs where state = 'success'"
-                    await until(lambda: one(sql, done) == len(jobs), within=60)
+                    await auntil(lambda: one(sql, done) == len(jobs))
                     assert process.poll() is None
                     process.terminate()
                     await asyncio.to_thread(process.wait, 60)

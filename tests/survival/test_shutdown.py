@@ -4,7 +4,8 @@ import asyncio
 import signal
 import time
 
-from tests.survival.conftest import Sql, one, ready, rounds, until, worker
+from faults.waiting import auntil
+from tests.survival.conftest import Sql, one, ready, rounds, worker
 from tests.timing import bound
 
 GRACE = 1
@@ -12,14 +13,14 @@ RUNNING = "select count(*) from jobs where state = 'running'"
 
 
 async def test_sigterm_with_a_thousand_jobs_in_hand_loses_none_and_counts_no_failure(dsn: str, sql: Sql) -> None:
-    sql.execute("""select enqueue('nap', '{"seconds": 3}', max_attempts => 1000) from generate_series(1, 1500)""")
+    sql.execute("""select enqueue('nap', '{"seconds": 60}', max_attempts => 1000) from generate_series(1, 1500)""")
     for n in range(rounds(2, 50)):
         with worker(dsn, "--slots", "500", "--prefetch", "500", "--grace", str(GRACE)) as process:
-            await until(lambda: one(sql, RUNNING) == 1000, within=60)
+            await auntil(lambda: one(sql, RUNNING) == 1000)
             process.send_signal(signal.SIGTERM)
             asked = time.monotonic()
             # What had not started comes back at once, what had comes back after the grace period.
-            await until(lambda: one(sql, RUNNING) <= 500, within=bound(1))
+            await auntil(lambda: one(sql, RUNNING) <= 500, within=bound(1))
             code = await asyncio.to_thread(process.wait, 20)
             took = time.monotonic() - asked
         assert code == 0
@@ -30,4 +31,4 @@ async def test_sigterm_with_a_thousand_jobs_in_hand_loses_none_and_counts_no_fai
     sql.execute("""update jobs set payload = '{"seconds": 0.01}'""")
     with worker(dsn, "--slots", "500"):
         await ready(sql, 1)
-        await until(lambda: one(sql, "select count(*) from jobs where state = 'success'") == 1500, within=60)
+        await auntil(lambda: one(sql, "select count(*) from jobs where state = 'success'") == 1500)

@@ -4,7 +4,8 @@ import asyncio
 import signal
 from contextlib import ExitStack
 
-from tests.survival.conftest import Sql, one, ready, rounds, until, worker
+from faults.waiting import auntil
+from tests.survival.conftest import Sql, one, ready, rounds, worker
 
 
 async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_wakes(dsn: str, sql: Sql) -> None:
@@ -13,18 +14,18 @@ async def test_a_worker_stopped_past_its_lease_finds_everything_refused_when_it_
         await ready(sql, 2)
         for n in range(1, count + 1):
             job = one(sql, """select enqueue('zombie', '{"seconds": 9}', max_attempts => 100)""")
-            owner = await until(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job), within=60)
+            owner = await auntil(lambda job=job: one(sql, "select lease_owner from jobs where id = %s", job))
             victim = first if f":{first.pid}:" in owner else second
             # A worker that is stopped before its task has started does not start it when it wakes.
-            await until(lambda job=job: one(sql, "select count(*) from sink where job = %s", job) == 1, within=60)
+            await auntil(lambda job=job: one(sql, "select count(*) from sink where job = %s", job) == 1)
             victim.send_signal(signal.SIGSTOP)
-            await until(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2, within=60)
-            await asyncio.sleep(4)  # three leases in all
+            await auntil(lambda job=job: one(sql, "select attempt from jobs where id = %s", job) == 2)
+            await asyncio.sleep(4)  # the fault lasts for three leases in all
             before = one(sql, "select lease_owner from jobs where id = %s", job)
             victim.send_signal(signal.SIGCONT)
-            await until(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n, within=60)
+            await auntil(lambda n=n: one(sql, "select count(*) from told where attempt = 1") == n)
             assert one(sql, "select lease_owner from jobs where id = %s", job) == before
-            await until(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success", within=60)
+            await auntil(lambda job=job: one(sql, "select state from jobs where id = %s", job) == "success")
             assert one(sql, "select result from jobs where id = %s", job) == 2
             assert one(sql, "select progress_note from jobs where id = %s", job) in {"attempt 2", None}
     stale = """select count(*) from writes late where accepted and exists (
@@ -42,7 +43,7 @@ async def test_a_task_that_blocks_for_five_leases_misses_no_heartbeat_and_runs_o
         await ready(sql, rounds(2, 5))
         for kind in ("block_loop", "block_thread"):
             sql.execute("select enqueue(%s, '{\"seconds\": 10}') from generate_series(1, %s)", [kind, count])
-        await until(
+        await auntil(
             lambda: one(sql, "select count(*) from jobs where state = 'success'") == 2 * count, within=120 + 12 * count
         )
     assert one(sql, "select count(*) from jobs where attempt <> 1 or result <> '1'") == 0

@@ -1,7 +1,6 @@
 """Real servers on real sockets, in a thread of the test's own process: they start in a moment."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from typing import Any
 import uvicorn
 
 import leasehold
+from faults.waiting import until
 from leasehold import App
 from leasehold.http.connection import patient
 from leasehold.http.settings import ApiSettings
-from leasehold.web.demo import DemoControls
+from leasehold.web.visit import DemoControls
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,8 @@ def serving(dsn: str, *, demo: DemoControls | None = None, **settings: Any) -> I
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         try:
-            deadline = time.monotonic() + 60
-            while not server.started:
-                assert thread.is_alive(), "the server does not start"
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.01)
+            until(lambda: server.started or not thread.is_alive(), "the server starts")
+            assert server.started, "the server does not start"
             port = server.servers[0].sockets[0].getsockname()[1]
             yield Site(dsn, f"http://127.0.0.1:{port}")
         finally:

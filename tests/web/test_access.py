@@ -1,18 +1,22 @@
 """Who gets in, and what is refused: to other sites, to other names, to those who may only look."""
 
 import html
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
 
 import leasehold
 from leasehold import App
+from leasehold.cli.app import app as cli
 from leasehold.errors import ConfigError
 from leasehold.http.settings import ApiSettings
 from leasehold.web.actions import ACTIONS
@@ -177,6 +181,8 @@ def test_a_browser_keeps_the_conditions_of_a_few_searches_only(site: Site, world
         ("?q=queue:typo+state:ded", "state 'ded' unknown"),
         ("?q=foo:bar+queue:typo", "filter 'foo' unknown"),
         ("?payload=0123abcd&queue=typo", "kept in the browser that searched"),
+        ("?kind=TYPO&kind=OTHER", "kind is given more than once"),
+        ("?q=TYPO+OTHER", "kind is given more than once"),
     ],
 )
 def test_a_filter_that_is_not_understood_lists_nothing_and_offers_no_change(
@@ -191,10 +197,29 @@ def test_a_filter_that_is_not_understood_lists_nothing_and_offers_no_change(
         assert words in shown
         assert "data-row" not in shown
         assert "data-matching" not in shown
-        for wrong in ({"state": "ded"}, {"foo": "bar"}):
+        for wrong in (
+            {"state": "ded"},
+            {"foo": "bar"},
+            {"kind": ["a", "b"]},
+            {"after": ["1h", "2h"]},
+            {"metadata": []},
+        ):
             for action in ("cancel", "retry"):
                 body = {"filter": {"queue": "typo"} | wrong, "dryRun": True}
                 assert http.post(f"/jobs/matching/{action}", json=body, headers=ours(site)).status_code == 422
+
+
+def test_metadata_of_a_search_must_all_hold_on_the_page_and_for_its_changes(site: Site, world: World) -> None:
+    both = world.enqueue("META", queue="meta", metadata=json.dumps({"a": "b", "c": "d"}))
+    for one in ({"a": "b"}, {"c": "d"}):
+        world.enqueue("META", queue="meta", metadata=json.dumps(one))
+    with httpx.Client(base_url=f"{site.url}/dashboard", timeout=60, follow_redirects=True) as http:
+        for place in ("?metadata=a=b&metadata=c=d", "?q=metadata:c=d+metadata:a=b"):
+            shown = html.unescape(http.get(f"/jobs{place}").text)
+            assert (shown.count("<tr data-key"), f'data-key="{both}"' in shown) == (1, True)
+            assert (shown.count('name="metadata"'), '"metadata": [' in shown) == (2, True)
+        body = {"filter": {"metadata": ["a=b", "c=d"]}, "dryRun": True}
+        assert http.post("/jobs/matching/cancel", json=body, headers=ours(site)).json()["matched"] == 1
 
 
 @pytest.mark.parametrize(
@@ -222,7 +247,7 @@ def test_a_form_of_another_site_cannot_be_dressed_as_json(site: Site, http: http
 
 
 @pytest.mark.parametrize("path", sorted(ACTIONS))
-def test_whoever_may_only_look_is_refused_every_action(reading: tuple[Site, str], path: str) -> None:
+def test_a_token_that_may_only_read_is_refused_every_action(reading: tuple[Site, str], path: str) -> None:
     site, token = reading
     headers = ours(site) | {"cookie": f"leasehold_csrf=abc; leasehold_session={session_of(site, token)}"}
     answer = httpx.post(f"{site.url}/dashboard{path}", json={}, headers=headers, timeout=60)
@@ -354,6 +379,43 @@ async def test_below_a_path_every_link_is_below_it_too(dsn: str) -> None:
         await api.state.leasehold.aclose()
 
 
+async def test_behind_a_proxy_that_takes_a_path_off_the_commands_of_a_job_name_it_once(dsn: str) -> None:
+    with connect(dsn) as sql:
+        job = World(sql).enqueue("PROXIED")
+    async with App(dsn=dsn) as app:
+        api = leasehold.api(app, tokens=False)
+        transport = httpx.ASGITransport(api, root_path="/outer")
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            text = html.unescape((await http.get(f"/outer/dashboard/jobs/{job}")).text)
+        assert f"curl -s http://test/outer/jobs/{job}" in text
+        await api.state.leasehold.aclose()
+
+
+def test_metadata_is_shown_and_filtered_by(http: httpx.Client, world: World) -> None:
+    mine, other = (world.enqueue("META", queue="meta", metadata=f'{{"tenant": "{name}"}}') for name in ("7", "8"))
+    shown = http.get("/jobs", params={"metadata": "tenant=7"}).text
+    assert str(mine) in shown
+    assert str(other) not in shown
+    assert '"tenant": "7"' in html.unescape(http.get(f"/jobs/{mine}").text)
+
+
+def test_metadata_is_hidden_where_payloads_are_and_a_clone_keeps_it(
+    site: Site, http: httpx.Client, world: World
+) -> None:
+    metadata = '{"password": "hunter3", "trace": "t1"}'
+    job = world.enqueue("META", queue="meta", metadata=metadata, tags=["a"])
+    shown = html.unescape(http.get(f"/jobs/{job}").text)
+    assert "hunter3" not in shown
+    assert '"password": "•••"' in shown
+    assert '"trace": "t1"' in shown
+    wanted = {"id": str(job), "payload": "{}", "queue": "meta2", "key": uuid4().hex}
+    answer = httpx.post(f"{site.url}/dashboard/jobs/clone", json=wanted, headers=ours(site), timeout=60)
+    assert answer.status_code == 200, answer.text
+    made = answer.json()["go"].removeprefix("/jobs/")
+    row = world.sql.execute("select queue, tags, metadata from jobs where id = %s", [made]).fetchone()
+    assert row == {"queue": "meta2", "tags": ["a"], "metadata": {"password": "hunter3", "trace": "t1"}}
+
+
 def test_the_metrics_know_the_pages_by_their_templates(site: Site, http: httpx.Client, world: World) -> None:
     http.get(f"/jobs/{world.jobs['dead']}")
     text = httpx.get(f"{site.url}/metrics").text
@@ -366,10 +428,62 @@ def test_the_overview_names_a_kind_that_no_live_worker_knows(dsn: str) -> None:
         sql.execute("select start_worker('w', kinds => array['KNOWN'])")
         for kind, queue in (("KNOWN", "one"), ("NOSUCH", "two"), ("KNOWN", "two")):
             sql.execute("select enqueue(%s, queue => %s)", [kind, queue])
-        sql.execute("update jobs set created_at = clock() - interval '5 min', run_at = clock() - interval '5 min'")
+        ago = "clock() - interval '5 min'"
+        sql.execute(f"update jobs set created_at = {ago}, run_at = {ago}, updated_at = {ago}")
     with serving(dsn) as site:
         shown = httpx.get(f"{site.url}/dashboard/", timeout=60).text
     assert "NOSUCH: no live worker knows it" in shown
     assert "two: 2 ready" in shown
     assert "KNOWN: no live worker" not in shown
     assert "one: " in shown
+
+
+def copied(text: str) -> dict[str, list[str]]:
+    """The commands of a job's page as a shell splits them, by their labels."""
+    found = re.findall(r'data-copy="([^"]*)" aria-label="Copy: ([^"]*)"', text)
+    return {label: shlex.split(html.unescape(command)) for command, label in found}
+
+
+def test_the_commands_of_a_job_carry_all_that_it_had(site: Site, world: World) -> None:
+    payload = {"to": "it's; $(rm -rf /)", "n": [1, None]}
+    job = world.enqueue(
+        "CARRIED", payload, queue="carried", priority=-7, max_attempts=4, exclusive_key="-account 'x'",
+        tags=["a b", "-c"], metadata=json.dumps({"trace": "$HOME", "iban": "DE00"}),
+    )  # fmt: skip
+    commands = copied(httpx.get(f"{site.url}/dashboard/jobs/{job}", timeout=60).text)
+    curl = commands["Submit again with curl"]
+    assert json.loads(curl[-1]) == {
+        "jobType": "CARRIED", "queue": "carried", "priority": -7, "maxAttempts": 4, "exclusiveKey": "-account 'x'",
+        "tags": ["a b", "-c"], "metadata": {"trace": "$HOME", "iban": "•••"}, "payload": payload,
+        "idempotencyKey": "CHOOSE-A-NEW-KEY",
+    }  # fmt: skip
+    assert not any("Authorization" in word for word in curl)
+    words = commands["Enqueue again with the CLI"]
+    assert words[:2] == ["leasehold", "enqueue"]
+    done = CliRunner().invoke(cli, [*words[1:], "--anyway", "--dsn", site.dsn])
+    assert done.exit_code == 0, done.output
+    names = "kind, payload, queue, priority, max_attempts, exclusive_key, tags, metadata ->> 'trace' as trace"
+    ids = [job, UUID(done.stdout.strip())]
+    old, new = world.sql.execute(f"select {names} from jobs where id = any(%s::uuid[])", [ids]).fetchall()
+    assert old == new
+
+
+def test_a_payload_with_a_name_that_no_parameter_has_is_copied_whole(site: Site, world: World) -> None:
+    job = world.enqueue("NAMES", {"a=b": 1, "c:": 2}, queue="names")
+    words = copied(httpx.get(f"{site.url}/dashboard/jobs/{job}", timeout=60).text)["Enqueue again with the CLI"]
+    assert any(word.startswith("--payload=") and json.loads(word[10:]) == {"a=b": 1, "c:": 2} for word in words)
+
+
+def test_where_a_token_is_needed_curl_takes_it_from_the_shell(token_home: str) -> None:
+    token = token_for(token_home, "operate")
+    with connect(token_home) as sql:
+        job = World(sql).enqueue("TOKEN")
+    with serving(token_home, tokens=True) as site:
+        headers = {"authorization": f"Bearer {token}"}
+        session = {"leasehold_session": session_of(site, token)}
+        shown = httpx.get(f"{site.url}/dashboard/jobs/{job}", cookies=session, timeout=60)
+        for label in ("Show with curl", "Submit again with curl"):
+            assert "Authorization: Bearer $LEASEHOLD_TOKEN" in copied(shown.text)[label]
+        assert '"Authorization: Bearer $LEASEHOLD_TOKEN"' in html.unescape(shown.text), "which the shell fills in"
+        # What the page's command asks for is answered.
+        assert httpx.get(f"{site.url}/jobs/{job}", headers=headers).status_code == 200

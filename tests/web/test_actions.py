@@ -1,8 +1,6 @@
-"""What people do on the pages happens, is confirmed where it cannot be undone, and is told in words."""
+"""What people do on the pages happens, is confirmed where it cannot be undone, and is reported in words."""
 
 import re
-import time
-from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
@@ -12,14 +10,6 @@ from tests.http.running import token_for
 from tests.web.conftest import Opened, ready
 from tests.web.serving import Site, serving
 from tests.web.world import World, made
-
-
-def comes(true: Callable[[], Any]) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.05)
 
 
 def told(page: Page, words: str) -> None:
@@ -50,7 +40,7 @@ def test_cancelling_is_confirmed_and_can_be_left(site: Site, world: World, opene
     expect(page.locator("#confirm")).to_be_visible()
     page.locator("#confirm-yes").press("Enter")
     told(page, "1 job cancelled")
-    expect(page.locator("#why")).to_contain_text("by anybody")
+    expect(page.locator("#why")).to_contain_text("by anonymous")
     assert world.state(job) == "cancelled"
 
 
@@ -67,7 +57,7 @@ def test_some_jobs_are_picked_and_changed_together(site: Site, world: World, ope
     page.goto(site.page("/jobs?state=queued&kind=PICKED"))
     page.locator("#pick-all").check()
     page.get_by_role("button", name="Cancel", exact=True).click()
-    expect(page.locator("#confirm-text")).to_have_text("Stop these 2 jobs for good?")
+    expect(page.locator("#confirm-text")).to_have_text("Stop these 2 jobs permanently?")
     page.locator("#confirm-yes").click()
     told(page, "2 jobs cancelled")
 
@@ -114,7 +104,7 @@ def test_a_queue_is_paused_with_a_reason_and_goes_on(site: Site, world: World, o
     told(page, "post/<office> is paused")
     expect(row).to_contain_text("“the roof leaks”")
     found = world.sql.execute("select reason, paused_by from queues where queue = 'post/<office>'").fetchone()
-    assert found == {"reason": "the roof leaks", "paused_by": "anybody"}
+    assert found == {"reason": "the roof leaks", "paused_by": "anonymous"}
     row.get_by_role("button", name="Resume").click()
     told(page, "post/<office> goes on")
     expect(row).not_to_contain_text("roof")
@@ -247,7 +237,7 @@ def test_a_token_is_asked_for_kept_out_of_reach_and_forgotten(token_home: str, o
 
 
 class Controls:
-    """What a demo gives."""
+    """What a demo provides."""
 
     kills = 0
 

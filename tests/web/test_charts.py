@@ -1,4 +1,4 @@
-"""Laws of the charts: whoever cannot see them reads them, and what is drawn anew does not flicker."""
+"""Laws of the charts: a screen reader reads them, and what is drawn anew does not flicker."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from psycopg.types.json import Jsonb
 
-from leasehold.histogram import CLASSES
+from leasehold._histogram import CLASSES
 from tests.http.conftest import connect
 from tests.web.conftest import Opened
 from tests.web.serving import Site, serving

@@ -21,9 +21,9 @@ SCREENS = (
 )  # fmt: skip
 
 FILL = """
-insert into jobs (kind, queue, state, run_at, attempt, retry_count, lease_owner, lease_expires_at, claim_id, claimed_at,
-  finished_at, finished_by, reason)
-select 'k' || g %% 7, 'q' || g %% 5, s.state::job_state,
+insert into jobs (max_attempts, kind, queue, state, run_at, attempt, retry_count, lease_owner, lease_expires_at,
+  claim_id, claimed_at, finished_at, finished_by, reason)
+select 5, 'k' || g %% 7, 'q' || g %% 5, s.state::job_state,
   clock_timestamp() + case when s.state in ('created', 'retry') then interval '1 day' else '0' end,
   case when s.state = 'queued' or s.state = 'created' then 0 else 1 end, case s.state when 'retry' then 1 else 0 end,
   case s.state when 'running' then 'other' end,
@@ -99,7 +99,7 @@ def test_a_whole_read_would_be_noticed(deep: Site) -> None:
 
 
 def _settled(dsn: str) -> dict[str, int]:
-    """The counts once every session has told its own: each does so within a second of its last statement."""
+    """The counts once every session has reported its own: each does so within a second of its last statement."""
     known, deadline = scans(dsn), time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(1.2)

@@ -85,7 +85,7 @@ def test_no_text_in_the_url_runs_as_a_script(site: Site, world: World, opened: O
 
 @contextmanager
 def another_site(folder: Path, target: str) -> Iterator[str]:
-    """A site of somebody else, on a real port, whose page tries what it can."""
+    """Another site, on a real port, whose page tries what it can."""
     (folder / "index.html").write_text(f"""<!doctype html><body>
 <form id="form" method="post" enctype="text/plain" target="frame" action="{target}/dashboard/queues/pause">
 <input name='{{"queue": "mail", "reason": "' value='"}}'></form><iframe name="frame"></iframe>

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from leasehold.db.store import AttemptRow, JobDetail, JobRow
 from leasehold.http.cache import Cache
+from leasehold.web.pages.job import WIDTH, story
 from leasehold.web.pages.jobs import moment, searched, wanted_of
 from leasehold.web.redact import HIDDEN, hide, pretty, restore
-from leasehold.web.story import WIDTH, story
 from leasehold.web.words import number, size, span
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -69,11 +69,13 @@ def test_numbers_keep_their_own_text() -> None:
         ('queue:mail tag:"two words" state:dead', {"queue": "mail", "tag": "two words", "state": "dead"}),
         ("error:a.B&x=1", {"error": "a.B&x=1"}),
         ("payload:to.city=Rome k", {"payload": "to.city=Rome", "kind": "k"}),
-        ('kind:mail:send key:order:17 "a:b"', {"kind": "a:b", "key": "order:17"}),
+        ("kind:mail:send key:order:17", {"kind": "mail:send", "key": "order:17"}),
+        ('"a:b" kind:c', {"kind": ["a:b", "c"]}),
+        ("metadata:a=b metadata:c=d metadata:a=b", {"metadata": ["a=b", "c=d"]}),
         ("payloads:to.iban=DE4711 queue:mail", {"payloads": "", "queue": "mail"}),
     ],
 )
-def test_a_search_leads_to(text: str, place: str | dict[str, str]) -> None:
+def test_a_search_leads_to(text: str, place: str | dict[str, Any]) -> None:
     assert searched(text) == place
 
 
@@ -105,7 +107,7 @@ def _detail(
 ) -> JobDetail:
     job = JobRow(
         uuid4(), "K", "q", state, "PENDING", 0, len(attempts), 0, 5, None, None, False, True, None, None, None, None,
-        None, None, NOW, NOW, NOW, claimed, finished,
+        None, None, NOW, NOW, NOW, claimed, finished, None,
     )  # fmt: skip
     return JobDetail(job, None, None, "{}", None, list(attempts))
 
@@ -115,7 +117,7 @@ def _attempt(number: int, begin: float, end: float, outcome: str = "failed") -> 
     return AttemptRow(number, "w", outcome, claimed, ended, "E", None, None)
 
 
-def test_the_strip_tells_waits_and_attempts_in_order_and_fills_its_width() -> None:
+def test_the_strip_shows_waits_and_attempts_in_order_and_fills_its_width() -> None:
     detail = _detail(
         "success", _attempt(1, 5, 6), _attempt(2, 90, 95, "lease_expired"),
         claimed=NOW + timedelta(hours=1), finished=NOW + timedelta(hours=1, seconds=2),
@@ -153,7 +155,7 @@ async def test_who_asks_together_is_answered_by_one_look() -> None:
     assert await cache.get("a", 0, look) == 4
 
 
-async def test_a_failure_is_told_to_all_who_wait_and_not_kept() -> None:
+async def test_a_failure_is_raised_for_all_that_wait_and_not_kept() -> None:
     cache, looks = Cache(), 0
 
     async def look() -> int:

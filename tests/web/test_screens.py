@@ -1,4 +1,4 @@
-"""Each screen says what there is to know, to everybody: in light and dark, wide and narrow, with and without sight."""
+"""Each screen shows what there is to know: in light and dark, wide and narrow, with and without sight."""
 
 import os
 import re
@@ -8,8 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from tests.http.conftest import connect
 from tests.web.conftest import Opened, ready
-from tests.web.serving import Site
+from tests.web.serving import Site, serving
 from tests.web.world import World
 
 FULL = os.environ.get("LEASEHOLD_SURVIVAL") == "full"
@@ -25,7 +26,7 @@ def test_the_root_leads_browsers_to_the_dashboard(site: Site, world: World, open
     assert page.url == site.page()
 
 
-def test_the_overview_tells_what_needs_attention_and_where_it_is(site: Site, world: World, opened: Opened) -> None:
+def test_the_overview_shows_what_needs_attention_and_where_it_is(site: Site, world: World, opened: Opened) -> None:
     page = opened(site.page())
     items = page.locator(".attention a")
     expect(items.filter(has_text="3 jobs died in the last hour")).to_have_attribute(
@@ -136,7 +137,7 @@ def test_a_page_changes_without_being_loaded_again(site: Site, world: World, ope
     expect(page.locator("#news")).to_have_text("LATE is cancelled")
 
 
-def test_a_page_without_event_streams_polls(site: Site, world: World, opened: Opened) -> None:
+def test_a_page_without_event_streams_polls_until_it_has_one(site: Site, world: World, opened: Opened) -> None:
     job = world.enqueue("POLLED", queue="polled", run_after="1 hour")
     page = opened(site.page(), live=False)
     page.route("**/dashboard/live", lambda route: route.fulfill(status=204))
@@ -144,6 +145,8 @@ def test_a_page_without_event_streams_polls(site: Site, world: World, opened: Op
     expect(page.locator("#live")).to_have_text("polling")
     world.sql.execute("select cancel(%s)", [job])
     expect(page.locator("#head")).to_contain_text("cancelled")
+    page.unroute("**/dashboard/live")
+    expect(page.locator("#live")).to_have_text("live")
 
 
 def test_filters_are_in_the_url_and_survive_reload_and_back(site: Site, world: World, opened: Opened) -> None:
@@ -242,6 +245,52 @@ def test_focus_and_selection_survive_a_live_change(site: Site, world: World, ope
     expect(row.locator("a.row")).to_be_focused()
     expect(row.locator("input")).to_be_checked()
     expect(page.locator("#chosen")).to_have_text("1 selected")
+
+
+def test_entries_with_one_title_are_all_kept_by_a_live_change(opened: Opened, admin: Any, migrated: str) -> None:
+    with admin.database(template=migrated) as name, connect(admin.server.dsn(name)) as sql:
+        for number in range(3):
+            sql.execute("select start_worker(%s, 'build-7', %s)", [f"w{number}", 4711 + number])
+        sql.execute("update workers set seen_at = clock_timestamp() - interval '10 minutes'")
+        with serving(admin.server.dsn(name)) as site:
+            page = opened(site.page())
+            silent = page.locator("#attention li", has_text="A worker is silent")
+            expect(silent).to_have_count(3)
+            sql.execute("select enqueue('K', queue => 'new')")
+            expect(page.locator("#queues")).to_contain_text("new")
+            expect(silent).to_have_count(3)
+            assert len({row.get_attribute("data-key") for row in silent.all()}) == 3
+
+
+def test_equal_keys_are_paired_in_their_order(site: Site, opened: Opened) -> None:
+    page = opened(site.page())
+    found = page.evaluate(
+        """async () => {
+          const source = document.querySelector('script[type=module][src*="main"]').src;
+          const names = performance.getEntriesByType("resource").map((entry) => entry.name);
+          const place = names.find((name) => name.includes("morph")) || source.replace("main", "morph");
+          const { morph } = await import(place);
+          const list = (...texts) => {
+            const made = document.createElement("ul");
+            for (const text of texts) {
+              const item = document.createElement("li");
+              item.dataset.key = "same";
+              item.textContent = text;
+              made.append(item);
+            }
+            return made;
+          };
+          const shown = [];
+          const from = list("a", "b", "c");
+          const first = from.firstChild;
+          for (const to of [list("d", "e", "f"), list("g"), list("h", "i", "j", "k")]) {
+            morph(from, to);
+            shown.push([...from.children].map((item) => item.textContent).join(""));
+          }
+          return [...shown, first === from.firstChild];
+        }"""
+    )
+    assert found == ["def", "g", "hijk", True]
 
 
 def test_a_theme_is_kept(site: Site, world: World, opened: Opened) -> None:

@@ -1,17 +1,20 @@
 """A worker in this process, on a database of its own."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from faults.waiting import auntil
 from leasehold import App, Job
 from leasehold.worker import Worker, WorkerOptions
+from tests.worker.processes import Pool, children
 
 
 @pytest.fixture
@@ -26,6 +29,22 @@ def sql(dsn: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
     """A superuser's look into the tables."""
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row, options="-c search_path=leasehold") as connection:
         yield connection
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[Pool]:
+    """Afterwards: no process, no zombie and no file descriptor is left."""
+    await asyncio.sleep(0)
+    gc.collect()  # or a socket that an earlier test left to the collector is closed, and missed, in this one
+    fds = len(list(Path("/proc/self/fd").iterdir()))
+    pool = Pool()
+    yield pool
+    await pool.executor.close()
+    assert children() == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == fds
+
+
+# -- a job that ends by itself
 
 
 @asynccontextmanager
@@ -45,17 +64,12 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         await asyncio.wait_for(running, 60)
 
 
-async def until(condition: Callable[[], Any], *, within: float = 60) -> Any:
-    """Wait until the condition holds; give what it gave."""
-    deadline = time.monotonic() + within
-    while True:
-        value = condition()
-        if isinstance(value, Awaitable):
-            value = await value
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"still not so after {within} s"
-        await asyncio.sleep(0.01)
+async def idle(sql: psycopg.Connection[dict[str, Any]], worker: Worker) -> None:
+    """Wait until the worker listens and its last claim is over: now a notification or its poll makes it claim."""
+    claimed = """select from pg_stat_activity where datname = current_database() and state = 'idle'
+        and application_name = left(%s, 63) and query like '%%claim%%'"""
+    await auntil(lambda: worker.snapshot().state == "working")
+    await auntil(lambda: sql.execute(claimed, [f"leasehold claimer {worker.id}"]).rowcount, "the claimer is idle")
 
 
 def row(sql: psycopg.Connection[dict[str, Any]], job: Job[Any]) -> dict[str, Any]:

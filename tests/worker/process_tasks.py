@@ -2,7 +2,9 @@
 
 import asyncio
 import atexit
+import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,7 +25,8 @@ from uuid import UUID
 import psycopg
 
 from leasehold import App, FixedDelay, JobContext, NoRetry, Retry, Snooze, current_job
-from leasehold.worker.wire import pack
+from leasehold.worker.process_main import pack
+from leasehold.worker.surroundings import Surroundings
 
 MB = 1024 * 1024
 CAP = 256 * MB
@@ -54,6 +58,40 @@ def linger() -> int:
     """Leaves a thread behind that keeps its process from exiting."""
     threading.Thread(target=time.sleep, args=(600,)).start()
     return os.getpid()
+
+
+@app.task(kind="p.leave_exit", executor="process")
+def leave_exit(daemon: bool, file: Path) -> int:
+    """Leaves a thread behind that ends its process as soon as there is a file."""
+
+    def leave() -> None:
+        while not file.exists():
+            time.sleep(0.01)
+        os._exit(3)
+
+    threading.Thread(target=leave, daemon=daemon).start()
+    return os.getpid()
+
+
+@app.task(kind="p.touch", executor="process")
+def touch(file: Path) -> int:
+    file.touch()
+    time.sleep(0.5)  # for a thread that would end this process
+    return os.getpid()
+
+
+@app.task(kind="p.meddle", executor="process")
+def meddle(code: str) -> int:
+    exec(code)  # noqa: S102
+    return os.getpid()
+
+
+@app.task(kind="p.look", executor="process")
+def look() -> dict[str, Any]:
+    """What this process has from the system, and whether a program that fails is seen to fail."""
+    seen = Surroundings.now()._asdict()
+    seen["handlers"] = [getattr(handler, "__name__", str(handler)) for _, handler in seen["handlers"]]
+    return {**seen, "alarm": signal.alarm(0), "code": subprocess.run(["false"], check=False).returncode}
 
 
 @app.task(kind="p.patient", executor="process", lease=600)
@@ -225,11 +263,16 @@ def garbage(what: str) -> None:
 
 
 @app.task(kind="p.late", executor="process")
-def late_garbage() -> int:
-    """Leaves a fork behind that spoils the socket after the job has ended."""
-    if os.fork() == 0:
+def late_garbage(file: Path) -> int:
+    """Leaves a fork of a fork behind that spoils the socket after the job has ended, and makes the file then."""
+    if (fork := os.fork()) != 0:
+        os.waitpid(fork, 0)
+    elif os.fork() != 0:
+        os._exit(0)
+    else:
         time.sleep(0.2)
         os.write(int(sys.argv[1]), b"late")
+        file.touch()
         os._exit(0)
     return os.getpid()
 
@@ -291,6 +334,39 @@ def complete(dsn: str) -> int:
     return 7
 
 
+def complete_in_some_way(dsn: str, way: str) -> None:
+    """Leave an effect and complete the job; in the first attempt in this way, later with a commit."""
+    job = current_job()
+    connection = psycopg.connect(dsn, options="-c search_path=leasehold")
+    try:
+        connection.execute("insert into effects values (%s, %s)", [job.id, job.attempt])
+        if job.attempt > 1 or way == "commit":
+            job.complete_in(connection)
+            connection.commit()
+        elif way == "rollback":
+            job.complete_in(connection)
+            connection.rollback()
+        elif way == "forget":
+            job.complete_in(connection)
+        elif way == "savepoint":
+            with connection.transaction(), connection.transaction(force_rollback=True):
+                job.complete_in(connection)
+            connection.rollback()
+        elif way == "commit fails":
+            connection.execute("create temp table twice (n integer unique deferrable initially deferred)")
+            connection.execute("insert into twice values (1), (1)")
+            job.complete_in(connection)
+            with contextlib.suppress(psycopg.IntegrityError):
+                connection.commit()
+    finally:
+        connection.close()
+
+
+@app.task(kind="p.complete_somehow", executor="process", lease=10, retry=FixedDelay(0.05))
+def complete_somehow(dsn: str, way: str) -> None:
+    complete_in_some_way(dsn, way)
+
+
 @app.task(kind="p.hooked", executor="process", retry=NoRetry())
 def hooked(file: Path) -> None:
     raise FileNotFoundError(2, "none", str(file))
@@ -319,3 +395,28 @@ def in_thread(n: int) -> int:
 def brief_lease() -> int:
     time.sleep(5)
     return current_job().attempt
+
+
+class Held:
+    """Stands for a connection, or for much memory."""
+
+
+held: list[weakref.ref[Held]] = []
+
+
+@app.task(kind="p.keep", executor="process", retry=NoRetry())
+def keep() -> None:
+    gc.disable()
+    variable = Held()
+    held.append(weakref.ref(variable))
+    raise ValueError("refused")
+
+
+@app.task(kind="p.akeep", executor="process", retry=NoRetry())
+async def akeep() -> None:
+    keep.function()
+
+
+@app.task(kind="p.kept", executor="process")
+def kept() -> list[bool]:
+    return [one() is not None for one in held]

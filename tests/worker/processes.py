@@ -1,11 +1,11 @@
 """Processes of tasks, and ways to look at them."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from faults.waiting import astays
 from leasehold import Task
 from leasehold.context import JobContext
 from leasehold.db.store import ClaimedJob
@@ -17,7 +17,7 @@ class Pool:
     """An executor, and jobs for it."""
 
     def __init__(self) -> None:
-        self.executor = ProcessExecutor(2)
+        self.executor = ProcessExecutor(2, worker="w", schema="leasehold")
 
     def job(self, task: Task[..., Any], *args: Any) -> tuple[ClaimedJob, JobContext]:
         job = ClaimedJob(
@@ -53,7 +53,7 @@ def children() -> list[str]:
             command = (stat.parent / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[1]) == os.getpid() and (b"leasehold.worker.child" in command or fields[0] == "Z"):
+        if int(fields[1]) == os.getpid() and (b"leasehold.worker.process_main" in command or fields[0] == "Z"):
             own.append(f"{stat.parent.name} {fields[0]}")
     return own
 
@@ -65,7 +65,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def stands_still(file: Path) -> bool:
+async def stands_still(file: Path) -> None:
+    """Check that the process that writes to this file has ended."""
     size = file.stat().st_size
-    await asyncio.sleep(0.15)
-    return file.stat().st_size == size
+    await astays(lambda: file.stat().st_size == size, seconds=0.15)

@@ -11,9 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, ConfigError
 from tests.worker import around_tasks as tasks
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -38,7 +39,7 @@ async def test_what_is_around_a_task_runs_where_the_task_runs(app: App, sql: Sql
         for (task, seen), job in zip(wanted.items(), jobs, strict=False):
             assert await job.aresult(60) == [f"outer {task.kind}", *seen]
         assert await jobs[-2].aresult(60) == 2
-        await until(lambda: row(sql, jobs[-1])["state"] == "dead", within=60)
+        await auntil(lambda: row(sql, jobs[-1])["state"] == "dead")
     [attempt] = attempts(sql, jobs[-1])
     assert (attempt["error_class"], attempt["error_message"]) == ("ValueError", "translated")
     assert "leasehold/telemetry" not in attempt["error_traceback"].split("in broken")[0].split("outer")[0]
@@ -152,7 +153,7 @@ async def test_a_django_connection_that_broke_does_not_spoil_the_jobs_after_it(
             sql.execute(
                 "select enqueue(k, max_attempts => 1) from unnest(array['thread', 'process']) k, generate_series(1, 3)"
             )
-            await until(lambda wanted=6 * round_: len(ended()) == wanted, within=90)
+            await auntil(lambda wanted=6 * round_: len(ended()) == wanted, within=90)
             sql.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'shop'")
     finally:
         process.send_signal(signal.SIGTERM)

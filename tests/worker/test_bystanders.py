@@ -14,10 +14,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App
 from leasehold.db.store import Token
-from leasehold.worker.journal import Death, Place
-from tests.worker.conftest import until, working
+from leasehold.worker.crash_recovery import Death, JournalFolder
+from tests.worker.conftest import working
+from tests.worker.test_journal import begin
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -72,8 +74,8 @@ async def test_a_job_that_ends_its_worker_costs_no_other_an_attempt(dsn: str, fo
         sql.execute("select enqueue('bystander') from generate_series(1, 3)")
         sql.execute("select enqueue('killer', priority => 1, max_attempts => 2)")
         sql.execute("select enqueue('bystander') from generate_series(1, 8)")
-        await until(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
-        await until(lambda: jobs(sql, "killer")[0]["state"] == "dead", within=120)
+        await auntil(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
+        await auntil(lambda: jobs(sql, "killer")[0]["state"] == "dead", within=120)
         assert len(jobs(sql, "bystander")) == 11
     assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
     [killer] = jobs(sql, "killer")
@@ -85,27 +87,27 @@ async def test_a_job_that_ends_its_worker_costs_no_other_an_attempt(dsn: str, fo
     assert "given back uncounted" in (folder / "said").read_text()
 
 
-async def test_a_killed_worker_gives_its_jobs_back_long_before_their_leases_end(
+async def test_the_jobs_of_a_killed_worker_are_released_long_before_their_leases_end(
     dsn: str, folder: Path, sql: Sql
 ) -> None:
     with supervised(dsn, folder, "--slots", "3", "--prefetch", "2"):
         sql.execute("""select enqueue('bystander', '{"seconds": 8}') from generate_series(1, 6)""")
-        await until(lambda: [job["state"] for job in jobs(sql, "bystander")].count("running") == 5, within=60)
+        await auntil(lambda: [job["state"] for job in jobs(sql, "bystander")].count("running") == 5)
         [worker] = sql.execute("select pid from workers where stopped_at is null").fetchall()
         os.kill(worker["pid"], signal.SIGKILL)
-        await until(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
+        await auntil(lambda: all(job["state"] == "success" for job in jobs(sql, "bystander")), within=120)
     assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
 
 
 async def test_a_thread_that_forks_leaves_no_copy_of_the_worker(dsn: str, folder: Path, sql: Sql) -> None:
     with supervised(dsn, folder, "--slots", "1"):
         sql.execute("select enqueue('fork') from generate_series(1, 3)")
-        await until(lambda: [job["state"] for job in jobs(sql, "fork")] == ["success"] * 3, within=60)
+        await auntil(lambda: [job["state"] for job in jobs(sql, "fork")] == ["success"] * 3)
         [worker] = sql.execute("select pid from workers where stopped_at is null").fetchall()
         assert {job["result"] for job in jobs(sql, "fork")} == {worker["pid"]}
         children = Path(f"/proc/{worker['pid']}/task/{worker['pid']}/children")
         copies = lambda: [pid for pid in children.read_text().split() if _runs(pid)]  # noqa: E731
-        await until(lambda: copies() == [], within=60)
+        await auntil(lambda: copies() == [])
 
 
 def _runs(pid: str) -> bool:
@@ -118,13 +120,13 @@ def _runs(pid: str) -> bool:
 
 def test_a_journal_is_given_to_one_and_only_after_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASEHOLD_RUN_DIR", str(tmp_path))
-    place, other = Place("postgresql://x/db", "s"), Place("postgresql://x/db", "s")
+    place, other = JournalFolder("postgresql://x/db", "s"), JournalFolder("postgresql://x/db", "s")
     first, second = (Token(str(uuid4()), 1, "c") for _ in range(2))
     journal = place.open("host:1:ab", 2)
     assert journal is not None
-    journal.begin(first)
-    journal.begin(second)
-    journal.end(first)
+    place_of_first = begin(journal, first.id)
+    begin(journal, second.id)
+    journal.map[place_of_first] = 0
     assert list(other.deaths()) == []
     journal.close(orderly=False)
     assert list(other.deaths()) == [Death("host:1:ab", {second.id})]
@@ -134,7 +136,7 @@ def test_a_journal_is_given_to_one_and_only_after_its_worker(tmp_path: Path, mon
     assert other.suspects() == {second.id: True}
     other.clear(second.id)
     assert place.suspects() == {}
-    assert list(Place("postgresql://x/db", "another").deaths()) == []
+    assert list(JournalFolder("postgresql://x/db", "another").deaths()) == []
 
 
 async def test_a_locked_job_of_a_dead_worker_waits_alone(
@@ -146,7 +148,7 @@ async def test_a_locked_job_of_a_dead_worker_waits_alone(
     async def other() -> None: ...
 
     database = await app.adatabase()
-    place = Place(database.dsn, database.store.schema)
+    place = JournalFolder(database.dsn, database.store.schema)
     sql.execute("select enqueue('bystander') from generate_series(1, 6)")
     held = {}
     for dead in ("host:1:aa", "host:2:bb"):
@@ -154,7 +156,7 @@ async def test_a_locked_job_of_a_dead_worker_waits_alone(
         journal = place.open(dead, 3)
         assert journal is not None
         for job in held[dead]:
-            journal.begin(Token(job, 1, "c"))
+            begin(journal, job)
         journal.close(orderly=False)
     locked = held["host:1:aa"][0]
 
@@ -164,8 +166,8 @@ async def test_a_locked_job_of_a_dead_worker_waits_alone(
     with psycopg.connect(dsn) as locker:
         locker.execute("select from leasehold.jobs where id = %s for update", [locked])
         async with working(app):
-            await until(lambda: running() == [locked])
+            await auntil(lambda: running() == [locked])
             locker.rollback()
-            await until(lambda: running() == [])
+            await auntil(lambda: running() == [])
     assert {job["retry_count"] for job in jobs(sql, "bystander")} == {0}
     assert set(place.suspects().values()) == {False}

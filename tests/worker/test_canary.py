@@ -1,9 +1,10 @@
-"""A canary retry with real workers: they take its steps beside their work, and nobody leads."""
+"""A canary retry with real workers: they take its steps beside their work, and none leads."""
 
 from typing import Any
 
+from faults.waiting import auntil
 from leasehold import App
-from tests.worker.conftest import until, working
+from tests.worker.conftest import working
 
 
 async def test_workers_bring_a_canary_to_its_end(app: App, sql: Any) -> None:
@@ -18,19 +19,19 @@ async def test_workers_bring_a_canary_to_its_end(app: App, sql: Any) -> None:
         await flaky.aenqueue()
     database = await app.adatabase()
     async with working(app) as worker:
-        await until(lambda: worker.finished == 40, within=60)
+        await auntil(lambda: worker.finished == 40)
         stopped = await database.arun(database.store.canary_start("flaky", "ConnectionError", "ann"))
 
         def state(canary: Any) -> str:
             found = sql.execute("select state from canaries where id = %s", [canary]).fetchone()
             return str(found["state"])
 
-        await until(lambda: state(stopped) == "stopped", within=60)
-        await until(lambda: worker.finished == 50)  # it was still down: ten were tried, and no more
+        await auntil(lambda: state(stopped) == "stopped")
+        await auntil(lambda: worker.finished == 50)  # it was still down: ten were tried, and no more
         broken = False
         healed = await database.arun(database.store.canary_start("flaky", "ConnectionError", "ann"))
     async with working(app), working(app):
-        await until(lambda: state(healed) == "done", within=60)
+        await auntil(lambda: state(healed) == "done")
     counted = sql.execute("select state, count(*) from jobs group by state").fetchall()
     assert [(row["state"], row["count"]) for row in counted] == [("success", 40)]
     (first, second) = await database.arun(database.store.canaries())

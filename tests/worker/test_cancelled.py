@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App
 from leasehold.worker import Worker, WorkerOptions
-from tests.worker.conftest import until
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -30,10 +30,10 @@ def connections(sql: Sql, worker: Worker) -> list[dict[str, Any]]:
 
 
 async def nothing_is_left(sql: Sql, worker: Worker, folder: Path) -> None:
-    await until(lambda: not connections(sql, worker), within=60)
+    await auntil(lambda: not connections(sql, worker))
     assert list(folder.rglob("*.journal")) == []
     mine = asyncio.current_task()
-    await until(lambda: all(task is mine or task.done() for task in asyncio.all_tasks()), within=60)
+    await auntil(lambda: all(task is mine or task.done() for task in asyncio.all_tasks()))
 
 
 async def test_cancelled_before_the_database_has_answered(app: App, sql: Sql, folder: Path) -> None:
@@ -44,7 +44,7 @@ async def test_cancelled_before_the_database_has_answered(app: App, sql: Sql, fo
     with sql.transaction():
         sql.execute("lock table workers in access exclusive mode")
         running = asyncio.create_task(worker.run())
-        await until(lambda: connections(sql, worker), within=60)
+        await auntil(lambda: connections(sql, worker))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -84,7 +84,7 @@ async def test_cancelled_twice_while_a_job_runs(app: App, sql: Sql, folder: Path
     running = asyncio.create_task(worker.run())
     await begun.wait()
     running.cancel()
-    await until(worker.stopping.is_set)
+    await auntil(worker.stopping.is_set)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

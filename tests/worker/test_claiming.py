@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import math
+import threading
 import weakref
 from datetime import timedelta
 from itertools import pairwise
@@ -11,10 +13,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from faults.waiting import astays, auntil
 from leasehold import App, ConfigError, current_job
 from leasehold.telemetry import Event
 from leasehold.worker import Worker, WorkerOptions
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, idle, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -52,7 +55,7 @@ async def test_claiming_waits_while_reports_pile_up(app: App, sql: Sql) -> None:
     async def quick() -> None: ...
 
     async with working(app, slots=3) as worker:
-        await until(worker.started.is_set)
+        await auntil(worker.started.is_set)
         real = sql.execute("select pg_get_functiondef('complete_v1'::regproc) as text").fetchone()
         assert real is not None
         sql.execute(
@@ -62,9 +65,8 @@ async def test_claiming_waits_while_reports_pile_up(app: App, sql: Sql) -> None:
         )
         jobs = await app.aenqueue_many(quick.intent() for _ in range(30))
         leased = "select count(*) as n from jobs where state = 'running'"
-        await until(lambda: sql.execute(leased).fetchone() == {"n": 6})
-        await asyncio.sleep(0.5)
-        assert sql.execute(leased).fetchone() == {"n": 6}
+        await auntil(lambda: sql.execute(leased).fetchone() == {"n": 6})
+        await astays(lambda: sql.execute(leased).fetchone() == {"n": 6}, "no more are claimed", seconds=0.5)
         sql.execute(real["text"])
         for job in jobs:
             await job.aresult(60)
@@ -82,7 +84,7 @@ async def test_prefetched_jobs_are_leased_but_not_started_and_come_back_at_once(
         jobs = await app.aenqueue_many(slow.intent() for _ in range(10))
         states = "select count(*) as n from jobs where state = 'running'"
         # Leased comes before started: the next claim is on its way while the jobs of the last one start.
-        await until(lambda: len(started) >= 2 and sql.execute(states).fetchone() == {"n": 7})
+        await auntil(lambda: len(started) >= 2 and sql.execute(states).fetchone() == {"n": 7})
     outcomes = [row(sql, job)["state"] for job in jobs]
     assert outcomes.count("success") >= 2
     assert outcomes.count("running") == 0
@@ -103,7 +105,7 @@ async def test_the_urgent_go_first_then_the_old(app: App) -> None:
     await note.aenqueue("second")
     await note.using(priority=9).aenqueue("urgent")
     async with working(app, slots=1):
-        await until(lambda: len(order) == 4)
+        await auntil(lambda: len(order) == 4)
     assert order == ["urgent", "first", "second", "patient"]
 
 
@@ -135,8 +137,8 @@ async def test_a_future_job_waits_for_its_time_and_is_not_late(app: App, sql: Sq
     @app.task(kind="later")
     async def later() -> None: ...
 
-    async with working(app):
-        await asyncio.sleep(0.3)  # the worker is idle by now: only the hint can tell it
+    async with working(app) as worker:
+        await idle(sql, worker)  # so that a notification has to wake it
         job = await later.using(run_after=timedelta(seconds=1)).aenqueue()
         assert (await job.arefresh()).state == "created"
         await job.aresult(60)
@@ -148,8 +150,8 @@ async def test_an_idle_worker_starts_a_new_job_long_before_its_next_poll(app: Ap
     @app.task(kind="now")
     async def now() -> None: ...
 
-    async with working(app, poll=10):
-        await asyncio.sleep(0.3)
+    async with working(app, poll=10) as worker:
+        await idle(sql, worker)
         job = await now.aenqueue()
         await job.aresult(60)
     assert row(sql, job)["claimed_at"] - row(sql, job)["created_at"] < timedelta(seconds=1)
@@ -172,10 +174,12 @@ async def test_jobs_of_one_exclusive_key_run_one_after_the_other(app: App) -> No
         assert [await job.aresult(60) for job in jobs] == [1] * 20
 
 
-async def test_a_stopping_worker_lets_jobs_finish_and_gives_back_the_rest(app: App, sql: Sql) -> None:
+async def test_a_stopping_worker_lets_jobs_finish_and_releases_the_rest(app: App, sql: Sql) -> None:
+    stopping = threading.Event()
+
     @app.task(kind="quick")
     async def quick() -> None:
-        await asyncio.sleep(0.3)
+        await auntil(stopping.is_set)
 
     @app.task(kind="slow")
     async def slow() -> None:
@@ -183,11 +187,12 @@ async def test_a_stopping_worker_lets_jobs_finish_and_gives_back_the_rest(app: A
 
     @app.task(kind="thread")
     def thread() -> None:
-        asyncio.run(asyncio.sleep(0.3))
+        stopping.wait()
 
-    async with working(app, grace=1):
+    async with working(app, grace=3) as worker:
         jobs = [await quick.aenqueue(), await thread.aenqueue(), await slow.aenqueue()]
-        await until(lambda: all(row(sql, job)["state"] == "running" for job in jobs))
+        await auntil(lambda: worker.snapshot().running == 3)
+        asyncio.get_running_loop().call_later(0.3, stopping.set)
     assert [row(sql, job)["state"] for job in jobs] == ["success", "success", "queued"]
     assert row(sql, jobs[2])["retry_count"] == 0
     assert [one["outcome"] for one in attempts(sql, jobs[2])] == ["released"]
@@ -201,7 +206,7 @@ async def test_a_second_stop_cuts_the_grace_short(app: App, sql: Sql) -> None:
     loop = asyncio.get_running_loop()
     async with working(app, grace=60) as worker:
         job = await slow.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "running")
+        await auntil(lambda: row(sql, job)["state"] == "running")
         worker.stop()
         worker.stop()
         asked = loop.time()
@@ -222,7 +227,9 @@ async def test_a_worker_says_who_it_is_and_when_it_has_gone(app: App, sql: Sql) 
     assert gone["stopped_at"] is not None
 
 
-@pytest.mark.parametrize("wrong", [{"slots": 0}, {"prefetch": -1}, {"grace": -1.0}, {"poll": 60.0}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"slots": 0}, {"prefetch": -1}, {"grace": -1.0}, {"grace": math.nan}, {"poll": 60.0}], ids=str
+)
 def test_options_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=name):
@@ -268,7 +275,7 @@ async def test_a_job_that_has_ended_is_gone_without_the_collector(app: App) -> N
         async with working(app, slots=10):
             for job in await app.aenqueue_many(nothing.intent() for _ in range(20)):
                 await job.aresult(60)
-            await until(lambda: not any(task() for task in ended))
+            await auntil(lambda: not any(task() for task in ended))
     finally:
         gc.enable()
     assert len(ended) == 20

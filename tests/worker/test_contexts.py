@@ -2,8 +2,9 @@
 
 from contextvars import ContextVar
 
+from faults.waiting import auntil
 from leasehold import App
-from tests.worker.conftest import until, working
+from tests.worker.conftest import working
 
 _user: ContextVar[str] = ContextVar("_user", default="none")
 _place: ContextVar[str] = ContextVar("_place", default="none")
@@ -23,5 +24,5 @@ async def test_what_a_job_sets_ends_with_it_and_what_a_startup_hook_sets_does_no
 
     await app.aenqueue_many(work.intent(n) for n in range(5))
     async with working(app, slots=1, prefetch=4) as worker:
-        await until(lambda: worker.finished == 5, within=60)
+        await auntil(lambda: worker.finished == 5)
     assert seen == [("none", "here")] * 5

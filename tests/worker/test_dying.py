@@ -12,19 +12,20 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, Cancel, NoRetry, current_job
-from leasehold.db.listen import Listener
+from leasehold.db.notify import Listener, Prober
+from leasehold.db.store import Store
 from leasehold.errors import WorkerFailed
 from leasehold.retry import FixedDelay
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
-from leasehold.worker import Worker, WorkerOptions, parts, statistics
+from leasehold.worker import Worker, WorkerOptions, loops, statistics
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
-from leasehold.worker.prober import Prober
 from leasehold.worker.statistics import Statistician
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 from tests.worker.test_process import one, run_cli
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -33,12 +34,21 @@ Sql = psycopg.Connection[dict[str, Any]]
 def refuse(sql: Sql, code: str, when: str) -> None:
     """From now on, changes of jobs for which this holds raise an error with this code."""
     sql.execute(f"""
-        create or replace function public.refuse() returns trigger language plpgsql as
-        $$ begin raise exception 'refused by the test' using errcode = '{code}'; end $$""")
+        create sequence public.refused;
+        create function public.refuse() returns trigger language plpgsql as
+        $$ begin perform nextval('public.refused');
+        raise exception 'refused by the test' using errcode = '{code}'; end $$""")
     sql.execute(
         f"create or replace trigger refuse before update on jobs for each row when ({when})"
         " execute function public.refuse()"
     )
+
+
+def refused(sql: Sql) -> int:
+    """How often that has happened."""
+    found = sql.execute("select last_value as n from public.refused").fetchone()
+    assert found is not None
+    return int(found["n"])
 
 
 def accept(sql: Sql) -> None:
@@ -60,8 +70,8 @@ async def test_a_report_that_is_refused_for_its_values_fails_alone_with_the_reas
     refuse(sql, code, "new.state = 'success' and new.kind = 'poison'")
     jobs = await app.aenqueue_many([*(innocent.intent(n) for n in range(30)), poison.intent(), poison.intent()])
     async with working(app, slots=50) as worker:
-        await until(lambda: worker.finished == 32, within=60)
-        await until(lambda: row(sql, jobs[30])["state"] == row(sql, jobs[31])["state"] == "dead", within=60)
+        await auntil(lambda: worker.finished == 32)
+        await auntil(lambda: row(sql, jobs[30])["state"] == row(sql, jobs[31])["state"] == "dead")
     assert {row(sql, job)["state"] for job in jobs[:30]} == {"success"}
     [attempt] = attempts(sql, jobs[30])
     assert "refused by the test" in attempt["error_message"]
@@ -79,11 +89,11 @@ async def test_what_the_database_refuses_for_a_while_is_repeated_until_it_is_tak
     refuse(sql, code, "new.state = 'success'")
     jobs = await app.aenqueue_many(work.intent() for _ in range(5))
     async with working(app) as worker:
-        await until(lambda: worker.finished == 5, within=60)
-        await until(lambda: "refused by the test" in caplog.text, within=60)
-        await asyncio.sleep(0.5)
+        await auntil(lambda: worker.finished == 5)
+        await auntil(lambda: "refused by the test" in caplog.text)
+        await auntil(lambda: refused(sql) >= 12, "the reports are repeated")
         accept(sql)
-        await until(lambda: {row(sql, job)["state"] for job in jobs} == {"success"}, within=60)
+        await auntil(lambda: {row(sql, job)["state"] for job in jobs} == {"success"})
     assert [attempt for job in jobs for attempt in attempts(sql, job)] == []
     assert caplog.text.count("refused by the test") == 1
 
@@ -100,10 +110,10 @@ async def test_an_error_while_claiming_does_not_end_the_worker(
     refuse(sql, code, "new.state = 'running'")
     job = await work.aenqueue()
     async with working(app):
-        await until(lambda: "refused by the test" in caplog.text, within=60)
-        await asyncio.sleep(0.5)
+        await auntil(lambda: "refused by the test" in caplog.text)
+        await auntil(lambda: refused(sql) >= 3, "the claim is repeated")
         accept(sql)
-        await until(lambda: row(sql, job)["state"] == "success", within=60)
+        await auntil(lambda: row(sql, job)["state"] == "success")
     assert caplog.text.count("refused by the test") == 1
 
 
@@ -155,8 +165,8 @@ async def test_a_call_that_is_refused_once_and_repeated_is_in_the_log(
     refuse_once(sql, table, when, code)
     job = await flaky.aenqueue()
     async with working(app):
-        await until(lambda: row(sql, job)["state"] == "success", within=60)
-        await until(lambda: "refused by the test" in caplog.text, within=60)
+        await auntil(lambda: row(sql, job)["state"] == "success")
+        await auntil(lambda: "refused by the test" in caplog.text)
 
 
 async def test_a_call_of_a_program_that_is_repeated_is_in_the_log(
@@ -172,35 +182,36 @@ async def test_a_call_of_a_program_that_is_repeated_is_in_the_log(
     assert "the database is back" in caplog.text
 
 
-async def _die(self: Any) -> None:
-    await asyncio.sleep(0.2)
-    raise KeyError("a defect of the test")
-
-
-def _die_in_thread(self: Any) -> None:
-    raise KeyError("a defect of the test")
-
-
 @pytest.mark.parametrize("part", [Claimer, Finisher, Sweeper, Scheduler, Listener, Prober, Statistician, LeaseKeeper])
 async def test_a_loop_that_dies_ends_the_worker_and_its_leases_are_renewed_no_more(
     app: App, sql: Sql, part: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     @app.task(kind="endless", lease=60)
     async def endless() -> None:
+        started.set()
         try:
             await asyncio.sleep(120)
         finally:
             ended.set()
 
-    monkeypatch.setattr(part, "_run" if part is LeaseKeeper else "run", _die_in_thread if part is LeaseKeeper else _die)
+    async def die(_part: Any) -> None:
+        if part is not Claimer:
+            await started.wait()
+        raise KeyError("a defect of the test")
+
+    def die_in_thread(_part: Any) -> None:
+        raise KeyError("a defect of the test")
+
+    monkeypatch.setattr(part, "_run" if part is LeaseKeeper else "run", die_in_thread if part is LeaseKeeper else die)
     await endless.aenqueue()
     worker = Worker(app, WorkerOptions(grace=60))
     with pytest.raises(WorkerFailed, match=f"{part.__name__}.*a defect of the test"):
         await asyncio.wait_for(worker.run(), 60)
-    assert worker.finished == 0 or ended.is_set()
-    await until(lambda: "leasehold-keeper" not in {thread.name for thread in threading.enumerate()}, within=60)
+    assert ended.is_set() == started.is_set()
+    assert started.is_set() or part in (Claimer, LeaseKeeper)
+    await auntil(lambda: "leasehold-keeper" not in {thread.name for thread in threading.enumerate()})
 
 
 async def test_a_finisher_that_dies_while_the_worker_stops_does_not_hold_it(
@@ -210,14 +221,14 @@ async def test_a_finisher_that_dies_while_the_worker_stops_does_not_hold_it(
     async def nap() -> None:
         await asyncio.sleep(0.5)
 
-    async def write(self: Any, batch: Any) -> None:
+    def complete(*_: Any) -> None:
         raise KeyError("a defect of the test")
 
-    monkeypatch.setattr(Finisher, "_write", write)
+    monkeypatch.setattr(Store, "complete", complete)
     job = await nap.aenqueue()
     worker = Worker(app, WorkerOptions(grace=60))
     running = asyncio.create_task(worker.run())
-    await until(lambda: row(sql, job)["state"] == "running", within=60)
+    await auntil(lambda: row(sql, job)["state"] == "running")
     worker.stop()
     with pytest.raises(WorkerFailed, match="Finisher"):
         await asyncio.wait_for(running, 60)
@@ -272,7 +283,7 @@ async def test_what_is_meant_for_the_process_fails_its_own_job_only(app: App, sq
 
     jobs = await app.aenqueue_many([good.intent(), bad.intent(), good.intent()])
     async with working(app):
-        await until(lambda: row(sql, jobs[1])["state"] == "dead", within=60)
+        await auntil(lambda: row(sql, jobs[1])["state"] == "dead")
         assert [await job.aresult(60) for job in (jobs[0], jobs[2])] == [1, 1]
 
 
@@ -288,7 +299,7 @@ async def test_a_reason_that_the_database_does_not_take_costs_only_its_own_job(a
 
     jobs = await app.aenqueue_many([cancel.intent(), good.intent()])
     async with working(app):
-        await until(lambda: row(sql, jobs[0])["state"] == "dead", within=60)
+        await auntil(lambda: row(sql, jobs[0])["state"] == "dead")
         assert await jobs[1].aresult(60) == 1
     assert row(sql, jobs[0])["reason"] == "cancelled"
 
@@ -297,26 +308,26 @@ async def test_health_names_the_part_that_does_not_move(app: App, sql: Sql, monk
     @app.task(kind="work")
     async def work() -> None: ...
 
-    monkeypatch.setattr(parts, "_STUCK", 0.3)
+    monkeypatch.setattr(loops, "_STUCK", 0.3)
     refuse(sql, "55000", "new.state = 'success'")
     async with working(app) as worker:
-        await until(lambda: worker.snapshot().state == "working", within=60)
+        await auntil(lambda: worker.snapshot().state == "working")
         job = await work.aenqueue()
-        await until(lambda: set(worker.snapshot().stuck) == {"finisher"}, within=60)
+        await auntil(lambda: set(worker.snapshot().stuck) == {"finisher"})
         accept(sql)
-        await until(lambda: worker.snapshot().state == "working", within=60)
+        await auntil(lambda: worker.snapshot().state == "working")
         assert await job.aresult(60) is None
 
 
 TASKS = """
 import asyncio
 from leasehold import App
-from leasehold.worker.finisher import Finisher
+from leasehold.db.store import Store
 
-async def write(self, batch):
+def complete(*_):
     raise KeyError("a defect of the test")
 
-Finisher._write = write
+Store.complete = complete
 app = App()
 
 @app.task(kind="work", lease=60)

@@ -3,17 +3,19 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, DatabaseUnavailable, current_job
 from leasehold.db.call import Call
-from leasehold.db.pool import Database
+from leasehold.db.database import Database
 from tests.db.proxy import Proxy
 from tests.timing import bound
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -47,17 +49,55 @@ async def test_frozen_connections_cost_no_lease_when_new_ones_work(
     @behind.task(kind="short", lease=20)
     async def short() -> None: ...
 
-    async with working(behind):
+    async with working(behind) as worker:
         job = await stranger.aenqueue()  # not through the proxy
-        await until(lambda: row(sql, job)["state"] == "running", within=60)
+        await auntil(lambda: worker.snapshot().running == 1)  # the answer to the claim has arrived
         proxy.freeze()
         sql.execute("select enqueue('short')")
-        await until(lambda: row(sql, job)["state"] == "success", within=90)
+        await auntil(lambda: row(sql, job)["state"] == "success", within=90)
         finished = "select count(*) as n from jobs where state = 'success'"
-        await until(lambda: sql.execute(finished).fetchone() == {"n": 2}, within=60)
+        await auntil(lambda: sql.execute(finished).fetchone() == {"n": 2})
         assert attempts(sql, job) == []
         assert row(sql, job)["result"] == 1
         proxy.thaw()
+
+
+async def test_what_ended_while_the_database_was_away_is_reported_and_not_given_back(
+    behind: App, proxy: Proxy, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = asyncio.Event()
+
+    @behind.task(kind="ends", lease=3)
+    async def ends() -> None:
+        await go.wait()
+
+    @behind.task(kind="later", lease=3)
+    async def later() -> None: ...
+
+    def states(kind: str) -> set[str]:
+        return {row["state"] for row in sql.execute("select state from jobs where kind = %s", [kind])}
+
+    async with working(behind, slots=5) as worker:
+        for _ in range(5):
+            await ends.aenqueue()
+        await auntil(lambda: worker.snapshot().running == 5)
+        proxy.go_away()
+        go.set()
+        keeper = worker._loops.keeper  # type: ignore[union-attr]
+        await auntil(lambda: not keeper._held)
+        # The window in which the worker has given up a lease that still holds is short: here it is long.
+        sql.execute("update jobs set lease_expires_at = clock() + interval '10 min' where state = 'running'")
+        proxy.freeze_at("complete")
+        proxy.come_back()
+        for _ in range(2):  # the second claim is after what the first one did
+            sql.execute("select enqueue('later')")
+            await auntil(lambda: states("later") == {"running"})
+        assert states("ends") == {"running"}
+        proxy.freeze_at("")
+        proxy.thaw()
+        await auntil(lambda: states("ends") == {"success"})
+    assert sql.execute("select max(attempt) as n from jobs where kind = 'ends'").fetchone() == {"n": 1}
+    assert not [text for text in caplog.messages if "giving back" in text or ("ends" in text and "refused" in text)]
 
 
 async def test_a_lease_that_cannot_be_renewed_is_given_up_on_time_though_the_keeper_waits(
@@ -74,16 +114,16 @@ async def test_a_lease_that_cannot_be_renewed_is_given_up_on_time_though_the_kee
 
     async with working(behind) as worker:
         job = await endless.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "running", within=60)
+        await auntil(lambda: worker.snapshot().running == 1)  # the answer to the claim has arrived
         proxy.refuse_new()
         proxy.freeze()
         frozen = time.monotonic()
-        await until(lambda: stopped, within=60)
+        await auntil(lambda: stopped)
         assert stopped[0] - frozen < bound(6)
         assert worker.snapshot().running == 0
         proxy.come_back()
         proxy.thaw()
-        await until(lambda: row(sql, job)["attempt"] > 1, within=60)  # taken over, here or elsewhere
+        await auntil(lambda: row(sql, job)["attempt"] > 1)  # taken over, here or elsewhere
         sql.execute("select cancel(%s)", [job.id])
 
 
@@ -109,13 +149,11 @@ async def test_a_call_that_is_not_answered_is_given_up_and_repeated_if_it_may_be
     database.close()
 
 
-async def test_many_calls_in_one_have_their_time_each(dsn: str, app: App) -> None:
-    database = Database(dsn, schema="leasehold", answer=5)
+async def test_many_calls_in_one_have_their_time_each(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.app.Database", partial(Database, answer=5))
 
     @app.task(kind="one")
     async def one() -> None: ...
-
-    app._database = database
 
     def slowly() -> Iterator[Any]:
         for _ in range(4):

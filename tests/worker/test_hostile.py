@@ -8,9 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, Intent, Job
 from tests.worker import hostile_tasks as tasks
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -54,7 +55,7 @@ async def run_all(app: App, sql: Sql, task: Any) -> None:
         jobs = dict(
             zip(tasks.SAYINGS, await app.aenqueue_many([task.intent(what) for what in tasks.SAYINGS]), strict=True)
         )
-        await until(lambda: all(row(sql, job)["state"] in ENDED | WAITS for job in jobs.values()), within=60)
+        await auntil(lambda: all(row(sql, job)["state"] in ENDED | WAITS for job in jobs.values()))
         assert await neighbour.aresult(60) == "undisturbed"
         assert await (await enqueue(app, tasks.neighbour.intent())).aresult(60) == "undisturbed"
     assert row(sql, neighbour)["attempt"] == 1
@@ -80,7 +81,7 @@ async def test_an_exit_in_a_child_of_a_task_ends_its_job_and_not_the_event_loop(
     async with working(app, slots=4):
         neighbour = await enqueue(app, tasks.neighbour.intent())
         jobs = [await enqueue(app, task.intent(what)) for task in (tasks.gathered, tasks.grouped)]
-        await until(lambda: all(row(sql, job)["state"] == "dead" for job in jobs), within=60)
+        await auntil(lambda: all(row(sql, job)["state"] == "dead" for job in jobs))
         assert await neighbour.aresult(60) == "undisturbed"
     for job in jobs:
         [attempt] = attempts(sql, job)

@@ -5,8 +5,10 @@ from typing import Any
 
 import psycopg
 
+from faults.waiting import auntil
 from leasehold import App
-from tests.worker.conftest import attempts, row, until, working
+from tests.timing import bound
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -33,7 +35,7 @@ async def test_a_job_that_cannot_be_claimed_is_set_aside_and_all_others_are_done
     good = [await any_task.aenqueue(at="the end") for _ in range(20)]
     async with working(app):
         assert [await job.aresult(60) for job in good] == ["the end"] * 20
-        await until(lambda: all(row(sql, job)["state"] == "dead" for job in bad), within=60)
+        await auntil(lambda: all(row(sql, job)["state"] == "dead" for job in bad))
         assert await (await any_task.aenqueue(at="later")).aresult(60) == "later"
     assert {row(sql, job)["reason"] for job in bad} == {"set_aside"}
 
@@ -50,7 +52,7 @@ async def test_a_report_that_cannot_be_written_fails_its_own_job_only(app: App, 
         for n, job in enumerate(jobs):
             if n != 5:
                 assert await job.aresult(60) == "x"
-        await until(lambda: row(sql, jobs[5])["state"] == "dead", within=60)
+        await auntil(lambda: row(sql, jobs[5])["state"] == "dead")
     (attempt,) = attempts(sql, jobs[5])
     assert attempt["error_class"] == "leasehold.ReportRefused"
     assert "a trigger of the user" in attempt["error_message"]
@@ -71,7 +73,7 @@ async def test_a_session_that_keeps_one_running_job_locked_stops_no_other_report
 
     async with working(app):
         job = await held.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "running", within=60)
+        await auntil(lambda: row(sql, job)["state"] == "running")
         with psycopg.connect(dsn) as sleeper:
             sleeper.execute("select leasehold.cancel(%s)", [job.id])
             go.set()
@@ -81,3 +83,24 @@ async def test_a_session_that_keeps_one_running_job_locked_stops_no_other_report
             sleeper.rollback()
         assert await job.aresult(60) == "done"
     assert attempts(sql, job) == []
+
+
+async def test_a_session_that_keeps_the_rows_of_the_workers_locked_stops_nothing(app: App, dsn: str, sql: Sql) -> None:
+    @app.task(kind="any", lease=2)
+    async def any_task(seconds: float = 0) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    with psycopg.connect(dsn) as sleeper:
+        async with working(app, slots=5), asyncio.timeout(bound(60)):
+            running = await any_task.aenqueue(seconds=7)
+            await auntil(lambda: row(sql, running)["state"] == "running")
+            assert len(sleeper.execute("select from leasehold.workers for update").fetchall()) == 1
+            jobs = [await any_task.aenqueue() for _ in range(20)]
+            assert [await job.aresult(30) for job in jobs] == ["done"] * 20
+            async with working(app, slots=5):
+                sleeper.execute("select from leasehold.workers for update")
+                assert await (await any_task.aenqueue()).aresult(30) == "done"
+            assert await running.aresult(30) == "done"
+        sleeper.rollback()
+    assert {row(sql, job)["attempt"] for job in (running, *jobs)} == {1}

@@ -8,10 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, Cancel, FixedDelay, JobCancelled, JobFailed, NoRetry, Retry, Snooze, current_job
 from leasehold.retry import USUAL_ATTEMPTS
 from tests.worker import process_tasks
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -65,7 +66,7 @@ async def test_the_default_policy_backs_off_within_its_bounds(app: App, sql: Sql
         job = await boom.aenqueue()
         # Read at once: a few seconds later it fails again.
         failed_once = "select * from jobs where id = %s and retry_count = 1"
-        waiting = await until(lambda: sql.execute(failed_once, [job.id]).fetchone(), within=60)
+        waiting = await auntil(lambda: sql.execute(failed_once, [job.id]).fetchone())
     assert timedelta(seconds=3) <= waiting["run_at"] - attempts(sql, job)[0]["ended_at"] <= timedelta(seconds=4)
     assert waiting["max_attempts"] == USUAL_ATTEMPTS
 
@@ -77,7 +78,7 @@ async def test_retry_says_when(app: App, sql: Sql) -> None:
 
     async with working(app):
         job = await later.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "retry")
+        await auntil(lambda: row(sql, job)["state"] == "retry")
     waiting = row(sql, job)
     assert waiting["retry_count"] == 1
     assert timedelta(minutes=59) < waiting["run_at"] - waiting["updated_at"] <= timedelta(hours=1)
@@ -134,7 +135,7 @@ async def test_a_broken_policy_costs_no_retry(app: App, sql: Sql) -> None:
 
     async with working(app):
         job = await boom.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "retry")
+        await auntil(lambda: row(sql, job)["state"] == "retry")
     assert "the task" in attempts(sql, job)[0]["error_traceback"]
 
 
@@ -163,16 +164,28 @@ async def test_a_thread_learns_of_its_timeout_at_a_checkpoint(app: App, sql: Sql
             await job.aresult(60)
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure(app: App, sql: Sql) -> None:
-    @app.task(kind="odd", max_attempts=1)
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(object(), "odd: the result of type object"), ("x" * 2**20, "1,048,578 bytes of JSON, the limit is 1,048,576")],
+    ids=["no JSON", "too large"],
+)
+@pytest.mark.parametrize("way", ["returned", "complete_in"])
+async def test_a_result_that_cannot_be_stored_sets_its_job_aside(
+    app: App, sql: Sql, dsn: str, result: object, words: str, way: str
+) -> None:
+    @app.task(kind="odd")
     async def odd() -> Any:
-        return object()
+        if way == "complete_in":
+            async with await psycopg.AsyncConnection.connect(dsn) as connection:
+                await current_job().acomplete_in(connection, result)
+        return result
 
     async with working(app):
         job = await odd.aenqueue()
-        with pytest.raises(JobFailed):
+        with pytest.raises(JobFailed, match=r"the job is set aside: mend the task"):
             await job.aresult(60)
-    assert "odd" in attempts(sql, job)[0]["error_message"]
+    assert (row(sql, job)["reason"], row(sql, job)["attempt"]) == ("fatal", 1)
+    assert words in attempts(sql, job)[0]["error_message"]
 
 
 @pytest.mark.parametrize("executor", ["loop", "process"])
@@ -186,18 +199,18 @@ async def test_arguments_that_no_longer_fit_are_set_aside_for_a_person(app: App,
     kind = "strict" if executor == "loop" else "p.strict"
     async with working(app):
         sql.execute("select enqueue(%s, %s)", [kind, '{"n": 1, "colour": "red"}'])
-        dead = await until(lambda: sql.execute("select * from jobs where state = 'dead'").fetchone(), within=60)
+        dead = await auntil(lambda: sql.execute("select * from jobs where state = 'dead'").fetchone())
         assert (dead["reason"], dead["attempt"], dead["max_attempts"]) == ("fatal", 1, USUAL_ATTEMPTS)
         assert "set aside, its arguments do not fit the task" in dead["reason_detail"]
         assert "unknown argument 'colour'" in dead["reason_detail"]
         # A person decides: here the job is changed, and has its whole budget again.
         sql.execute("update jobs set payload = payload - 'colour' where state = 'dead'")
         sql.execute("select retry(%s)", [dead["id"]])
-        done = await until(lambda: sql.execute("select * from jobs where state = 'success'").fetchone(), within=60)
+        done = await auntil(lambda: sql.execute("select * from jobs where state = 'success'").fetchone())
     assert (done["result"], done["retry_count"]) == (1, 0)
 
 
-async def test_arguments_that_a_task_gives_to_another_job_are_an_ordinary_failure(app: App, sql: Sql) -> None:
+async def test_arguments_that_a_task_passes_to_another_job_are_an_ordinary_failure(app: App, sql: Sql) -> None:
     @app.task(kind="strict")
     async def strict(n: int) -> int:
         return n
@@ -208,7 +221,7 @@ async def test_arguments_that_a_task_gives_to_another_job_are_an_ordinary_failur
 
     async with working(app):
         job = await caller.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "retry", within=60)
+        await auntil(lambda: row(sql, job)["state"] == "retry")
     assert attempts(sql, job)[0]["error_class"] == "leasehold.errors.InvalidArguments"
 
 

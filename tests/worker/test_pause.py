@@ -5,8 +5,9 @@ from typing import Any
 
 import psycopg
 
+from faults.waiting import auntil
 from leasehold import App
-from tests.worker.conftest import row, until, working
+from tests.worker.conftest import row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -36,9 +37,9 @@ async def test_what_runs_when_its_queue_is_paused_runs_to_its_end(app: App, sql:
 
     async with working(app, slots=1):
         job = await work.aenqueue()
-        await until(lambda: row(sql, job)["state"] == "running")
+        await auntil(lambda: row(sql, job)["state"] == "running")
         sql.execute("select pause('default')")
         began = row(sql, job)["lease_expires_at"]
-        await until(lambda: row(sql, job)["lease_expires_at"] > began)
+        await auntil(lambda: row(sql, job)["lease_expires_at"] > began)
         go_on.set()
         assert await job.aresult(60) == "done"

@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import astays, auntil
 from tests.db.proxy import PASSWORD, Proxy
 from tests.timing import bound
-from tests.worker.conftest import until
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -77,12 +77,12 @@ async def test_a_killed_workers_job_is_started_by_another_within_lease_and_two_s
 ) -> None:
     with worker_process(dsn, folder) as first:
         sql.execute("""select enqueue('pid', '{"seconds": 60}')""")
-        await until(lambda: one(sql, "select state from jobs") == "running", within=60)
+        await auntil(lambda: one(sql, "select state from jobs") == "running")
         with worker_process(dsn, folder):
-            await until(lambda: one(sql, "select count(*) from workers") == 2, within=60)
+            await auntil(lambda: one(sql, "select count(*) from workers") == 2)
             first.send_signal(signal.SIGKILL)
             killed = time.monotonic()
-            await until(lambda: one(sql, "select attempt from jobs") == 2)
+            await auntil(lambda: one(sql, "select attempt from jobs") == 2)
             took = time.monotonic() - killed
     assert took < bound(2 + 2)
     assert one(sql, "select outcome from attempts") == "lease_expired"
@@ -96,9 +96,7 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_exactly_max_
     deaths = 0
     while one(sql, "select state from jobs") != "dead":
         with worker_process(dsn, folder) as process:
-            await until(
-                lambda p=process: p.poll() is not None or one(sql, "select state from jobs") == "dead", within=60
-            )
+            await auntil(lambda p=process: p.poll() is not None or one(sql, "select state from jobs") == "dead")
             deaths += process.returncode == -signal.SIGKILL
     assert deaths == 3
     assert one(sql, "select reason from jobs") == "lease_expired"
@@ -106,13 +104,11 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_after_exactly_max_
     assert one(sql, "select count(*) from attempts where outcome = 'lease_expired'") == 3
 
 
-async def test_sigterm_finishes_what_runs_gives_back_the_rest_and_exits_with_0(
-    dsn: str, folder: Path, sql: Sql
-) -> None:
+async def test_sigterm_finishes_what_runs_releases_the_rest_and_exits_with_0(dsn: str, folder: Path, sql: Sql) -> None:
     with worker_process(dsn, folder, "--slots", "2", "--prefetch", "2", "--grace", "3") as process:
         for seconds in (0.5, 60, 60, 60):
             sql.execute("select enqueue('pid', jsonb_build_object('seconds', %s::float))", [seconds])
-        await until(lambda: one(sql, "select count(*) from jobs where state = 'running'") == 4, within=60)
+        await auntil(lambda: one(sql, "select count(*) from jobs where state = 'running'") == 4)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         _, errors = await asyncio.to_thread(process.communicate, timeout=60)
@@ -151,12 +147,11 @@ async def test_a_worker_that_starts_while_the_database_is_away_waits_and_says_so
     proxy.go_away()
     health = folder / "health.json"
     with worker_process(proxy.dsn, folder, "--health-file", str(health)) as process:
-        await until(health.exists, within=60)
+        await auntil(health.exists)
         assert json.loads(health.read_text())["state"] == "waiting for the database"
-        await asyncio.sleep(1)
-        assert process.poll() is None
+        await astays(lambda: process.poll() is None, "it waits", seconds=1)
         proxy.come_back()
-        await until(lambda: one(sql, "select count(*) from workers") == 1, within=60)
+        await auntil(lambda: one(sql, "select count(*) from workers") == 1)
         process.send_signal(signal.SIGTERM)
         errors = await asyncio.to_thread(process.stderr.read)
         assert process.wait(60) == 0, errors
@@ -174,11 +169,10 @@ async def test_a_worker_that_meets_a_database_without_writes_waits_and_says_so_o
     with worker_process(dsn, folder) as process:
         lines: list[str] = []
         reading = asyncio.create_task(asyncio.to_thread(lambda: lines.extend(process.stderr)))
-        await until(lambda: any("takes no writes" in line for line in lines), within=60)
-        await asyncio.sleep(1)
-        assert process.poll() is None
+        await auntil(lambda: any("takes no writes" in line for line in lines))
+        await astays(lambda: process.poll() is None, "it waits", seconds=1)
         sql.execute(f"alter database {sql.info.dbname} reset default_transaction_read_only")
-        await until(lambda: one(sql, "select count(*) from workers") == 1, within=60)
+        await auntil(lambda: one(sql, "select count(*) from workers") == 1)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 60) == 0, lines
         await reading

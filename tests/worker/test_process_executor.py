@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,31 +15,15 @@ from uuid import UUID
 
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, ConfigError, Task
 from leasehold.context import MAX_LINES, JobContext
 from leasehold.outcome import Failed, Snoozed, Success
-from leasehold.worker.executors import TimedOut
-from leasehold.worker.importable import check_tasks
+from leasehold.worker.executors import TimedOut, check_tasks
 from leasehold.worker.process import ProcessDied
 from tests.timing import bound
 from tests.worker import process_tasks as tasks
-from tests.worker.conftest import until
 from tests.worker.processes import Pool, alive, children, stands_still
-
-
-@pytest.fixture
-async def pool() -> AsyncIterator[Pool]:
-    """Afterwards: no process, no zombie and no file descriptor is left."""
-    await asyncio.sleep(0)
-    fds = len(list(Path("/proc/self/fd").iterdir()))
-    pool = Pool()
-    yield pool
-    await pool.executor.close()
-    assert children() == []
-    assert len(list(Path("/proc/self/fd").iterdir())) == fds
-
-
-# -- a job that ends by itself
 
 
 async def test_arguments_and_results_of_rich_types_make_the_journey(pool: Pool) -> None:
@@ -116,15 +100,25 @@ async def test_what_a_task_prints_goes_to_standard_error(pool: Pool, capfd: pyte
     assert (out, "out hello\n" in err, "err hello\n" in err) == ("", True, True)
 
 
+async def test_the_last_line_that_a_task_logs_before_it_crashes_is_written(
+    pool: Pool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(5):
+        with pytest.raises(ProcessDied):
+            await pool.run(tasks.meddle, f"import logging; logging.error('last words %d', {number}); os._exit(3)")
+    said = capfd.readouterr().err
+    assert [number for number in range(5) if f"last words {number}" not in said] == []
+
+
 async def test_a_talkative_task_does_not_flood_the_worker(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     job, context = pool.job(tasks.chatty)
-    told: list[float] = []
+    reported: list[float] = []
     lines: list[object] = []
-    monkeypatch.setattr(JobContext, "progress", lambda _self, fraction, _note: told.append(fraction))
+    monkeypatch.setattr(JobContext, "progress", lambda _self, fraction, _note: reported.append(fraction))
     monkeypatch.setattr(JobContext, "capture", lambda _self, line: lines.append(line))
     assert await pool.executor.run(tasks.chatty, job, context) == Success(None)
-    assert told == sorted(told)
-    assert len(told) < 1000
+    assert reported == sorted(reported)
+    assert len(reported) < 1000
     assert len(lines) == MAX_LINES + 1
 
 
@@ -162,7 +156,7 @@ async def test_an_idle_process_exits_in_good_order_when_the_worker_stops(pool: P
 async def test_a_process_whose_worker_is_gone_ends_by_itself_whatever_its_task_does(pool: Pool, tmp_path: Path) -> None:
     """The kernel's signal apart: its end of the socket is enough."""
     running = asyncio.create_task(pool.run(tasks.endless, tmp_path))
-    await until((tmp_path / "beat").exists)
+    await auntil((tmp_path / "beat").exists)
     [child] = pool.executor._children
     child._socket.shutdown(socket.SHUT_RDWR)
     assert await child.wait(60)
@@ -179,7 +173,7 @@ async def test_a_process_whose_worker_is_gone_ends_by_itself_whatever_its_task_d
         (tasks.segfault, (), "killed by SIGSEGV"),
         (tasks.leave, (3,), "exit code 3"),
         (tasks.leave, (0,), "exit code 0"),
-        (tasks.kill, (), "killed by SIGKILL (by somebody, or by the kernel for want of memory)"),
+        (tasks.kill, (), "killed by SIGKILL (by a person, or by the kernel for want of memory)"),
     ],
 )
 async def test_a_crash_says_how_and_the_next_job_gets_a_new_process(
@@ -195,12 +189,7 @@ async def test_a_crash_says_how_and_the_next_job_gets_a_new_process(
     assert await neighbour
 
 
-@pytest.mark.parametrize("with_pidfd", [True, False])
-async def test_a_death_is_noticed_although_a_fork_keeps_the_socket(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_pidfd: bool
-) -> None:
-    if not with_pidfd:
-        monkeypatch.delattr(os, "pidfd_open")
+async def test_a_death_is_noticed_although_a_fork_keeps_the_socket(pool: Pool, tmp_path: Path) -> None:
     await pool.run(tasks.pid)
     asked = time.monotonic()
     try:
@@ -213,14 +202,14 @@ async def test_a_death_is_noticed_although_a_fork_keeps_the_socket(
 
 async def test_a_process_killed_at_work_fails_its_job_and_one_killed_idle_fails_none(pool: Pool) -> None:
     busy = asyncio.create_task(pool.run(tasks.pid, 600))
-    await until(lambda: len(children()) == 1)
+    await auntil(lambda: len(children()) == 1)
     idle = await pool.value(tasks.pid)
     [pid] = [int(line.split()[0]) for line in children() if int(line.split()[0]) != idle]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ProcessDied, match="killed by SIGKILL"):
         await asyncio.wait_for(busy, 60)
     os.kill(idle, signal.SIGKILL)
-    assert await pool.value(tasks.pid) != idle  # though nobody had time to notice
+    assert await pool.value(tasks.pid) != idle  # though its end was not noticed yet
 
 
 async def test_garbage_on_the_socket_is_a_crash_and_no_hang(pool: Pool) -> None:
@@ -230,30 +219,36 @@ async def test_garbage_on_the_socket_is_a_crash_and_no_hang(pool: Pool) -> None:
     assert await pool.value(tasks.pid)
 
 
-async def test_garbage_that_an_earlier_job_left_behind_fails_no_other(pool: Pool) -> None:
-    spoilt = await pool.value(tasks.late_garbage)
-    await asyncio.sleep(0.4)  # what the fork waits, and more: by now it has written
+async def test_garbage_that_an_earlier_job_left_behind_fails_no_other(pool: Pool, tmp_path: Path) -> None:
+    spoilt = await pool.value(tasks.late_garbage, tmp_path / "written")
+    await auntil((tmp_path / "written").exists)
     assert await pool.value(tasks.pid) != spoilt
 
 
 async def test_a_fork_that_comes_back_from_the_function_answers_nothing(pool: Pool) -> None:
     first = await pool.value(tasks.come_back_twice)
-    assert await pool.value(tasks.pid) == first
+    assert await pool.value(tasks.pid) != first  # the fork is its child
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules, known before the pool is made."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
 async def test_a_module_that_the_process_cannot_import_fails_the_job_with_the_reason(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    importable: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
         "from leasehold import App\napp = App('postgresql://h/d')\n@app.task(executor='process')\ndef f() -> None: ..."
     )
-    (tmp_path / "shortlived.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    (importable / "shortlived.py").write_text(source)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     import shortlived  # type: ignore[import-not-found]  # noqa: PLC0415
 
     monkeypatch.delitem(sys.modules, "shortlived")
-    (tmp_path / "shortlived.py").write_text("raise OSError('the licence server is away')")
+    (importable / "shortlived.py").write_text("raise OSError('the licence server is away')")
     with pytest.raises(ProcessDied, match=r"cannot run shortlived\.f: OSError: the licence server is away"):
         await pool.run(shortlived.f)
 
@@ -269,14 +264,14 @@ async def test_at_its_timeout_a_process_is_killed_with_the_programs_it_started(p
         await pool.run(tasks.slow, tmp_path)
     assert 0.5 <= time.monotonic() - asked < bound(3)
     assert not alive(int((tmp_path / "pid").read_text()))
-    assert await stands_still(tmp_path / "program")
-    assert await stands_still(tmp_path / "beat")
+    await stands_still(tmp_path / "program")
+    await stands_still(tmp_path / "beat")
     assert await neighbour
 
 
 async def test_cancelled_it_kills_the_process_at_once(pool: Pool, tmp_path: Path) -> None:
     running = asyncio.create_task(pool.run(tasks.endless, tmp_path))
-    await until((tmp_path / "beat").exists)
+    await auntil((tmp_path / "beat").exists)
     running.cancel()
     asked = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
@@ -288,7 +283,7 @@ async def test_cancelled_it_kills_the_process_at_once(pool: Pool, tmp_path: Path
 
 async def test_cancelled_while_the_process_starts_nothing_is_left(pool: Pool) -> None:
     running = asyncio.create_task(pool.run(tasks.pid))
-    await until(children)
+    await auntil(children)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -14,10 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import astays, auntil
 from leasehold import App, ConfigError, Intent, Job
 from tests.timing import bound
 from tests.worker import process_tasks as tasks
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 from tests.worker.processes import alive, children, stands_still
 
 Sql = psycopg.Connection[dict[str, Any]]
@@ -55,7 +56,7 @@ async def test_each_crash_ends_as_documented_and_no_neighbour_is_harmed(app: App
         good = await enqueue(app, *neighbours)
         bad = await enqueue(app, *crashes)
         done = await asyncio.gather(*(job.aresult(60) for job in good))
-        await until(lambda: all(row(sql, job)["state"] == "dead" for job in bad), within=60)
+        await auntil(lambda: all(row(sql, job)["state"] == "dead" for job in bad))
         assert len(children()) <= 6
     assert children() == []
     assert [done[n * 3 + 1 : n * 3 + 3] for n in range(4)] == [[n, n] for n in range(4)]
@@ -67,10 +68,17 @@ async def test_each_crash_ends_as_documented_and_no_neighbour_is_harmed(app: App
         assert row(sql, job)["reason"] == reason
 
 
+async def test_a_process_starts_without_a_warning_of_python(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error::RuntimeWarning")
+    async with working(app, slots=2):
+        [job] = await enqueue(app, tasks.pid.intent(0))
+        assert await job.aresult(60) != os.getpid()
+
+
 async def test_a_crash_is_retried_as_the_task_says(app: App, sql: Sql) -> None:
     async with working(app, slots=2):
         [job] = await enqueue(app, tasks.segfault.intent())
-        await until(lambda: row(sql, job)["state"] == "dead", within=60)
+        await auntil(lambda: row(sql, job)["state"] == "dead")
     history = attempts(sql, job)
     assert [one["attempt"] for one in history] == [1, 2, 3]
     assert {one["error_class"] for one in history} == {"leasehold.worker.process.ProcessDied"}
@@ -81,24 +89,24 @@ async def test_a_job_cancelled_from_outside_is_killed_within_a_heartbeat_and_wri
 ) -> None:
     async with working(app):
         [job] = await enqueue(app, tasks.endless.intent(tmp_path))
-        await until((tmp_path / "beat").exists, within=60)
+        await auntil((tmp_path / "beat").exists)
         pid = int((tmp_path / "pid").read_text())
         assert await job.acancel("not needed any more")
         before = row(sql, job)
-        await until(lambda: not alive(pid), within=bound(3))
-        assert await stands_still(tmp_path / "beat")
+        await auntil(lambda: not alive(pid), within=bound(3))
+        await stands_still(tmp_path / "beat")
         [other] = await enqueue(app, tasks.pid.intent())
         assert await other.aresult(60) != pid
     assert row(sql, job) == before
     assert before["reason_detail"] == "not needed any more"
 
 
-async def test_a_stopping_worker_kills_what_does_not_end_and_gives_it_back(app: App, sql: Sql, tmp_path: Path) -> None:
+async def test_a_stopping_worker_kills_what_does_not_end_and_releases_it(app: App, sql: Sql, tmp_path: Path) -> None:
     async with working(app, grace=0.2):
         [job] = await enqueue(app, tasks.endless.intent(tmp_path))
-        await until((tmp_path / "beat").exists, within=60)
+        await auntil((tmp_path / "beat").exists)
     assert children() == []
-    assert await stands_still(tmp_path / "beat")
+    await stands_still(tmp_path / "beat")
     assert (row(sql, job)["state"], row(sql, job)["retry_count"]) == ("queued", 0)
 
 
@@ -159,9 +167,9 @@ SCRIPT = """
 
 
 @contextmanager
-def worker_process(dsn: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(dsn: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "mytasks.py").write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, "-m", "leasehold", "worker", "mytasks:app", "--slots", "3"]
+    command = [sys.executable, "-m", "leasehold", "worker", "mytasks:app", "--slots", "3", *options]
     process = subprocess.Popen(
         command, cwd=folder, env={**os.environ, "LEASEHOLD_DSN": dsn}, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -174,7 +182,7 @@ def worker_process(dsn: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 async def pid_in(file: Path) -> int:
     """The process that wrote its number there."""
-    return int(await until(lambda: file.exists() and file.read_text(), within=60))
+    return int(await auntil(lambda: file.exists() and file.read_text()))
 
 
 async def test_a_process_ends_when_its_worker_stands_still_for_half_a_lease(dsn: str, sql: Sql, tmp_path: Path) -> None:
@@ -182,7 +190,7 @@ async def test_a_process_ends_when_its_worker_stands_still_for_half_a_lease(dsn:
         sql.execute("select enqueue('sleep')")
         pid = await pid_in(tmp_path / "sleep")
         worker.send_signal(signal.SIGSTOP)
-        await until(lambda: not alive(pid), within=60)
+        await auntil(lambda: not alive(pid))
         worker.send_signal(signal.SIGCONT)
 
 
@@ -195,20 +203,18 @@ async def test_no_process_outlives_a_killed_worker_not_even_one_that_computes_in
         pids = [await pid_in(tmp_path / kind) for kind in ("sleep", "c", "idle")]
         assert all(map(alive, pids))
         worker.send_signal(signal.SIGKILL)
-        await until(lambda: not any(map(alive, pids)), within=bound(2))
+        await auntil(lambda: not any(map(alive, pids)), within=bound(2))
 
 
 async def test_ctrl_c_in_the_terminal_reaches_the_worker_only(dsn: str, sql: Sql, tmp_path: Path) -> None:
-    """The first one stops the worker in good order: its processes go on until their jobs are given back."""
-    with worker_process(dsn, tmp_path) as worker:
+    """It stops the worker in good order: its processes go on until their jobs are given back."""
+    with worker_process(dsn, tmp_path, "--grace", "1") as worker:
         sql.execute("select enqueue('sleep')")
         pid = await pid_in(tmp_path / "sleep")
         assert os.getpgid(pid) == pid != os.getpgid(worker.pid)
         os.killpg(worker.pid, signal.SIGINT)
-        await asyncio.sleep(0.3)  # a process that the signal reached would be gone
-        assert alive(pid)
-        os.killpg(worker.pid, signal.SIGINT)
-        assert await asyncio.to_thread(worker.wait, 20) == 0
+        await astays(lambda: alive(pid), "the signal does not reach the process", seconds=0.3)
+        assert await asyncio.to_thread(worker.wait, 60) == 0
     assert not alive(pid)
     state = sql.execute("select state, retry_count from jobs").fetchone()
     assert state == {"state": "queued", "retry_count": 0}
@@ -228,7 +234,7 @@ async def test_a_replaced_process_whose_threads_do_not_end_is_killed(app: App, m
         jobs = await enqueue(app, *(tasks.linger.intent() for _ in range(2)))
         pids = [await job.aresult(60) for job in jobs]
         assert len(set(pids)) == 2
-        await until(lambda: children() == [], within=60)
+        await auntil(lambda: children() == [])
 
 
 async def test_replaced_processes_whose_threads_do_not_end_are_few(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +243,6 @@ async def test_replaced_processes_whose_threads_do_not_end_are_few(app: App, mon
     async with working(app, slots=1, child_jobs=1):
         jobs = await enqueue(app, *(tasks.linger.intent() for _ in range(5)))
         pids = [await job.aresult(60) for job in jobs]
-        await until(lambda: len(children()) <= 2, within=60)
+        await auntil(lambda: len(children()) <= 2)
     assert len(set(pids)) == 5
     assert children() == []

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faults.waiting import auntil
 from leasehold import App, ConfigError
-from leasehold.worker.queues import QueuePicker, parse_queues
-from tests.worker.conftest import until, working
+from leasehold.worker.claimer import QueuePicker
+from leasehold.worker.options import parse_queues
+from tests.worker.conftest import working
 
 weights = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=1)
 
@@ -38,7 +40,7 @@ def test_a_queue_that_was_empty_starts_level_and_does_not_catch_up(weights: dict
         queues = picker.next()
         assert queues != ["late"]
         picker.took(queues, 1, end_reached=False)
-    picker.hint("late")
+    picker.wake("late")
     turns = 0
     for _ in range(20):
         queues = picker.next()
@@ -47,19 +49,19 @@ def test_a_queue_that_was_empty_starts_level_and_does_not_catch_up(weights: dict
     assert turns <= 20 / 2 + 1
 
 
-def test_when_every_queue_was_found_empty_there_is_nothing_to_do_until_a_hint() -> None:
+def test_when_every_queue_was_found_empty_there_is_nothing_to_do_until_a_notification() -> None:
     picker = QueuePicker({"a": 1, "b": 2})
     assert picker.took(["a"], 0, end_reached=True)
     assert not picker.took(["b"], 2, end_reached=True)
-    picker.hint("b")
-    assert picker.next() == ["b"]
-    picker.hint("")
+    picker.wake("b")
+    assert picker.next() == ("b",)
+    picker.wake("")
     assert picker.took(["b"], 0, end_reached=True)
 
 
 def test_queues_without_weights_are_looked_into_at_once() -> None:
     assert QueuePicker(None).next() is None
-    assert QueuePicker(["a", "b"]).next() == ["a", "b"]
+    assert QueuePicker(["a", "b"]).next() == ("a", "b")
 
 
 def test_how_queues_are_written() -> None:
@@ -83,6 +85,6 @@ async def test_a_busy_queue_does_not_starve_its_neighbour(app: App, sql: psycopg
     await app.aenqueue_many(note.using(queue="busy", priority=9).intent("busy") for _ in range(300))
     await app.aenqueue_many(note.using(queue="quiet").intent("quiet") for _ in range(50))
     async with working(app, slots=2, queues={"busy": 3, "quiet": 1}):
-        await until(lambda: len(order) == 350, within=60)
+        await auntil(lambda: len(order) == 350)
     first = Counter(order[:100])
     assert 15 <= first["quiet"] <= 35

@@ -1,15 +1,16 @@
 """What a DBA sets for a role or a database does not reach our own connections."""
 
-import asyncio
 from typing import Any
 
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, current_job
-from leasehold.db.pool import Database
-from leasehold.db.way import PINNED
-from tests.worker.conftest import attempts, until, working
+from leasehold.db.call import Call
+from leasehold.db.connections.dial import PINNED
+from leasehold.db.database import Database
+from tests.worker.conftest import attempts, idle, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -48,13 +49,13 @@ async def test_a_worker_works_under_any_setting_of_its_database(dsn: str, sql: S
         sql.execute("select set_limit('queue', 'paused', 2)")
         async with working(app, slots=5) as worker:
             jobs = await app.aenqueue_many(work.intent(n) for n in range(20))
-            await asyncio.sleep(0.3)
+            await idle(sql, worker)
             assert worker.finished == 0
             sql.execute("select resume('paused')")
             assert {await job.aresult(60) for job in jobs} == {None, "a result — of it"}
             status = await jobs[0].arefresh()
             assert status.created_at.tzinfo is not None
-            await until(lambda: worker.snapshot().state == "working", within=60)
+            await auntil(lambda: worker.snapshot().state == "working")
     assert [attempt for job in jobs for attempt in attempts(sql, job)] == []
 
 
@@ -64,9 +65,10 @@ async def test_our_connections_are_pinned_and_yours_are_left_alone(dsn: str, sql
     database = Database(dsn + "&options=-c%20search_path%3Dpublic", schema="leasehold")
     names = [*PINNED, "search_path"]
     query = "select " + ", ".join(f"current_setting('{name}')" for name in names)
-    with database._connection(0) as ours, psycopg.connect(dsn) as yours:
-        [values], [others] = ours.execute(query).fetchall(), yours.execute(query).fetchall()
-        assert ours.info.encoding == "utf-8"
+    [values] = database.run(Call(query, (), list))
+    with psycopg.connect(dsn) as yours:
+        [others] = yours.execute(query).fetchall()
+    assert database.run(Call("show client_encoding", (), list)) == [("UTF8",)]
     found = dict(zip(names, values, strict=True))
     assert found.pop("search_path") == "public"  # what the DSN says of other settings stays
     assert found.pop("DateStyle").startswith("ISO")

@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+import tracemalloc
 from typing import Any
 
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, Cancel, Snooze
+from leasehold._histogram import CLASSES, count
+from leasehold.db.connections.outage import Outage
 from leasehold.db.store import ClaimedJob
 from leasehold.errors import DatabaseUnavailable
-from leasehold.histogram import CLASSES, count
+from leasehold.telemetry import Telemetry
+from leasehold.upkeep.loop import Ports
 from leasehold.worker import statistics
 from leasehold.worker.statistics import Statistician, Tally
-from tests.worker.conftest import until, working
+from tests.worker.conftest import working
 
 
 def claimed(
@@ -59,10 +64,14 @@ def test_a_last_failure_counts_as_a_failure_too_and_what_was_refused_as_nothing(
 def test_a_million_jobs_between_two_tallies_need_no_more_memory_than_a_few() -> None:
     tally = Tally()
     jobs = claimed(500)
-    for _ in range(200):
-        tally.finished("success", jobs)
-    (lane,) = tally._lanes.values()
-    assert len(lane.runs) < statistics._FOLD_AT
+    tracemalloc.start()
+    try:
+        for _ in range(200):
+            tally.finished("success", jobs)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 200_000, "a hundred thousand durations would be more than a million bytes"
     (row,) = tally.take()
     assert (row["success"], sum(row["waits"]), sum(row["runs"]), len(row["runs"])) == (100_000,) * 3 + (CLASSES,)
 
@@ -83,7 +92,7 @@ async def test_what_a_worker_did_is_in_the_database_when_it_has_stopped(app: App
     for what in ["well"] * 5 + ["slow"] * 2 + ["fail"] * 3 + ["snooze", "cancel"]:
         await mixed.aenqueue(what=what)
     async with working(app) as worker:
-        await until(lambda: worker.finished == 12)
+        await auntil(lambda: worker.finished == 12)
     assert totals(sql) == {"success": 7, "failed": 3, "dead": 3, "snoozed": 1, "cancelled": 1}
     rows = sql.execute("select waits, runs from statistics where step = 10 and kind = 'mixed'").fetchall()
     assert [sum(sum(row[name]) for row in rows) for name in ("waits", "runs")] == [12, 12]
@@ -100,33 +109,11 @@ async def test_tallies_are_handed_in_while_the_worker_works(
 
     async with working(app):
         await quick.aenqueue()
-        await until(lambda: totals(sql)["success"] == 1)
-
-
-async def test_an_idle_worker_says_nothing(app: App, sql: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_PERIOD", 0.01)
-    sent = []
-    monkeypatch.setattr(Statistician, "_gather", _counting(Statistician._gather, sent))
-
-    @app.task(kind="quick")
-    async def quick() -> None: ...
-
-    async with working(app):
-        await until(lambda: len(sent) > 20)
-    assert set(sent) == {None}
-    assert sql.execute("select tally from workers").fetchone()["tally"] is None
-
-
-def _counting(gather: Any, sent: list[Any]) -> Any:
-    def counted(self: Statistician) -> Any:
-        sent.append(gather(self))
-        return sent[-1]
-
-    return counted
+        await auntil(lambda: totals(sql)["success"] == 1)
 
 
 class Unreliable:
-    """A link whose answers are lost as often as it is told, after the call was carried out."""
+    """A link whose answers are lost as often as the test wants, after the call was carried out."""
 
     def __init__(self, app: App, losses: int) -> None:
         self._app = app
@@ -142,31 +129,44 @@ class Unreliable:
         return answer
 
 
+async def test_an_idle_worker_sends_no_tally(app: App, sql: Any) -> None:
+    database = await app.adatabase()
+    sql.execute("select start_worker('w')")
+    link: Any = Unreliable(app, losses=0)
+    statistician = Statistician(Ports("w", link, database.store, Telemetry(), Outage()), tally=Tally())
+    for _ in range(20):
+        await statistician.round()
+    assert link.calls == 0
+    assert sql.execute("select tally from workers").fetchone()["tally"] is None
+
+
 async def test_a_tally_whose_answer_was_lost_is_handed_in_again_and_counted_once(app: App, sql: Any) -> None:
     database = await app.adatabase()
     sql.execute("select start_worker('w')")
-    link, tally = Unreliable(app, losses=2), Tally()
-    statistician = Statistician("w", link, database.store, tally)  # type: ignore[arg-type]
+    link: Any = Unreliable(app, losses=2)
+    tally = Tally()
+    statistician = Statistician(Ports("w", link, database.store, Telemetry(), Outage()), tally=tally)
     tally.finished("success", claimed(3))
-    await statistician.flush()
+    await statistician.round()
     tally.finished("success", claimed(4))
-    await statistician.flush()
-    await statistician.flush()
+    await statistician.round()
+    await statistician.round()
     assert totals(sql)["success"] == 3
-    await statistician.flush()
+    await statistician.round()
     assert totals(sql)["success"] == 7
-    await statistician.flush()
+    await statistician.round()
     assert link.calls == 4
 
 
 async def test_a_tally_that_the_database_refuses_is_given_up_and_the_next_one_counts(app: App, sql: Any) -> None:
     database = await app.adatabase()
     tally = Tally()
-    statistician = Statistician("w", Unreliable(app, 0), database.store, tally)  # type: ignore[arg-type]
+    link: Any = Unreliable(app, 0)
+    statistician = Statistician(Ports("w", link, database.store, Telemetry(), Outage()), tally=tally)
     tally.finished("success", claimed(1, kind=""))
-    await statistician.flush()
+    await statistician.round()
     tally.finished("success", claimed(2))
-    await statistician.flush()
+    await statistician.round()
     assert totals(sql)["success"] == 2
 
 
@@ -187,5 +187,5 @@ async def test_a_job_that_was_to_run_since_the_first_day_is_claimed_like_any_oth
 
     sql.execute("select enqueue('old', run_at => '0001-01-02')")
     async with working(app) as worker:
-        await until(lambda: worker.finished == 1)
+        await auntil(lambda: worker.finished == 1)
     assert totals(sql)["success"] == 1

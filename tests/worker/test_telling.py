@@ -1,4 +1,4 @@
-"""What a task says while it runs: progress, logs, and the completion of its own job; and who is told about it."""
+"""What a task says while it runs: progress, logs, and the completion of its own job; and what hooks see of it."""
 
 import asyncio
 import logging
@@ -7,11 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.waiting import auntil
 from leasehold import App, JobFailed, LeaseLost, NoRetry, Snooze, current_job
 from leasehold.context import MAX_LINES, JobContext
 from leasehold.outcome import Outcome, Success
 from leasehold.telemetry import AttemptFacts, Event
-from tests.worker.conftest import attempts, row, until, working
+from tests.worker.conftest import attempts, row, working
 
 Sql = psycopg.Connection[dict[str, Any]]
 
@@ -26,7 +27,7 @@ async def test_progress_is_written_with_the_heartbeat(app: App, sql: Sql) -> Non
 
     async with working(app):
         job = await long.aenqueue()
-        await until(lambda: row(sql, job)["progress_note"] == "two of five", within=60)
+        await auntil(lambda: row(sql, job)["progress_note"] == "two of five")
         assert row(sql, job)["progress"] == pytest.approx(0.4)
         assert (await job.arefresh()).progress == pytest.approx(0.4)
         go.set()
@@ -44,7 +45,7 @@ async def test_a_heartbeat_of_the_task_writes_progress_at_once(app: App, sql: Sq
 
     async with working(app):
         job = await long.aenqueue()
-        await until(lambda: row(sql, job)["progress"] == pytest.approx(0.9), within=60)
+        await auntil(lambda: row(sql, job)["progress"] == pytest.approx(0.9))
         go.set()
         await job.aresult(60)
 
@@ -67,7 +68,7 @@ async def test_progress_is_written_soon_however_long_the_lease_and_a_finished_jo
 
     async with working(app):
         job = await long.aenqueue()
-        await until(lambda: row(sql, job)["progress_note"] == "step 5", within=60)
+        await auntil(lambda: row(sql, job)["progress_note"] == "step 5")
         assert row(sql, job)["progress"] == pytest.approx(0.5)
         go.set()
         await job.aresult(60)
@@ -114,6 +115,46 @@ async def test_what_a_job_logs_is_kept_with_its_attempt_whatever_logger_it_went_
     assert [line[1:] for line in logs(sql, second.id)] == [["ERROR", "from a thread"]]
 
 
+async def test_what_a_worker_logs_about_itself_is_no_line_of_the_job_after_which_it_does(
+    app: App, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    @app.task(kind="last")
+    async def last() -> None:
+        current_job().log.info("mine")
+
+    async with working(app, max_jobs=1) as worker:
+        job = await last.aenqueue()
+        await job.aresult(60)
+    assert worker.retired
+    jobs: dict[str, Any] = {record.getMessage(): vars(record).get("leasehold_job") for record in caplog.records}
+    assert jobs["mine"]["job_id"] == str(job.id)
+    about_itself = [text for text in jobs if text.startswith(f"worker {worker.id} ")]
+    assert any(" retires: " in text for text in about_itself)
+    assert [jobs[text] for text in about_itself] == [None] * len(about_itself)
+    assert [line[2] for line in logs(sql, job.id)] == ["mine"]
+
+
+async def test_an_attempt_that_is_thrown_away_at_the_end_of_the_grace_period_is_logged_once(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    @app.task(kind="endless")
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with working(app, slots=1, prefetch=1, grace=0.2):
+        job, other = await endless.aenqueue(), await endless.aenqueue()
+        await begun.wait()
+    records = [record for record in caplog.records if "thrown away" in record.getMessage()]
+    assert [record.levelno for record in records] == [logging.WARNING]
+    assert f"endless {job.id}: attempt 1 is thrown away after " in records[0].getMessage()
+    assert (await job.arefresh()).state == (await other.arefresh()).state == "queued"
+
+
 async def test_logs_of_a_running_job_can_be_read_and_are_bounded(app: App, sql: Sql) -> None:
     go = asyncio.Event()
 
@@ -125,7 +166,7 @@ async def test_logs_of_a_running_job_can_be_read_and_are_bounded(app: App, sql: 
 
     async with working(app):
         job = await talks.aenqueue()
-        await until(lambda: logs(sql, job.id), within=60)
+        await auntil(lambda: logs(sql, job.id))
         go.set()
         await job.aresult(60)
     assert len(logs(sql, job.id)) == MAX_LINES + 1
@@ -154,6 +195,36 @@ async def test_complete_in_commits_the_job_and_its_effect_together(app: App, sql
         assert await second.aresult(60) == "stored in the transaction"
     assert sql.execute("select count(*) as n from effects").fetchone() == {"n": 2}
     assert attempts(sql, first) == attempts(sql, second) == []
+
+
+async def test_a_value_that_is_returned_after_complete_in_is_missed_aloud_and_once(
+    app: App, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(kind="bare loop")
+    async def loop() -> str:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await current_job().acomplete_in(connection)
+        return "lost"
+
+    @app.task(kind="bare thread")
+    def thread() -> str:
+        with psycopg.connect(dsn) as connection:
+            current_job().complete_in(connection)
+        return "lost"
+
+    @app.task(kind="with its result")
+    def told() -> str:
+        with psycopg.connect(dsn) as connection:
+            current_job().complete_in(connection, result="kept")
+        return "kept"
+
+    async with working(app):
+        for task in (loop, thread, loop, thread):
+            assert await (await task.aenqueue()).aresult(60) is None
+        assert await (await told.aenqueue()).aresult(60) == "kept"
+    found = [record.getMessage() for record in caplog.records if "after complete_in" in record.getMessage()]
+    assert sorted(text.split(" returned")[0] for text in found) == ["bare loop", "bare thread"]
+    assert "complete_in(connection, result=…)" in found[0]
 
 
 async def test_a_rollback_after_complete_in_leaves_neither(app: App, sql: Sql, dsn: str) -> None:
@@ -196,7 +267,7 @@ async def test_complete_in_is_fenced(app: App, sql: Sql, dsn: str) -> None:
 
 
 async def test_a_job_locked_by_its_own_transaction_costs_no_other_job_its_lease(app: App, sql: Sql, dsn: str) -> None:
-    """Heartbeats wait for nobody: here one task sits in its transaction after complete_in for several renewals."""
+    """Heartbeats wait for no lock: here one task sits in its transaction after complete_in for several renewals."""
 
     @app.task(kind="holder", lease=12)
     async def holder() -> None:
@@ -248,7 +319,7 @@ async def test_hooks_see_each_attempt_and_before_may_hold_it_back(app: App, sql:
     ]  # fmt: skip
 
 
-async def test_events_tell_what_happens(app: App) -> None:
+async def test_events_report_what_happens(app: App) -> None:
     events: list[Event] = []
     app.telemetry.subscribe(events.append)
     app.telemetry.subscribe(lambda _event: 1 / 0)  # a broken subscriber breaks nothing
@@ -258,7 +329,7 @@ async def test_events_tell_what_happens(app: App) -> None:
 
     async with working(app):
         await (await told.aenqueue()).aresult(60)
-        await until(lambda: any(event.name == "jobs.reported" for event in events))
+        await auntil(lambda: any(event.name == "jobs.reported" for event in events))
     names = [event.name for event in events]
     assert names.index("jobs.claimed") < names.index("job.started") < names.index("job.finished")
     finished = next(event for event in events if event.name == "job.finished")

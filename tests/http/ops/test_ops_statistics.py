@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from leasehold.histogram import BOUNDS, CLASSES
+from leasehold._histogram import BOUNDS, CLASSES
 from tests.http.ops_site import UNKNOWN, Site, problem
 
 
@@ -97,7 +97,7 @@ def test_rates_come_with_a_verdict_in_words(site: Site, reader: httpx.Client) ->
     site.enqueue(queue="reports")
     rates = {rate["queue"]: rate for rate in reader.get("/ops/rates").json()["rates"]}
     assert (rates["mail"]["outlook"], rates["mail"]["words"]) == ("paused", "paused, 1 waiting")
-    assert rates["reports"]["words"] == "nobody serves it"
+    assert rates["reports"]["words"] == "no worker serves it"
     assert rates["reports"]["ready"] == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from leasehold.db.store import ClaimedJob
 from leasehold.outcome import Cancelled, Error, Failed
-from leasehold.worker import lines
+from leasehold.worker import log_lines
 
 _EVIL = "mail\nERROR forged\x1b[2J"
 
@@ -20,10 +20,10 @@ _JOB = ClaimedJob(
 def test_names_stay_in_their_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     error = Error(type=_EVIL, message=_EVIL, traceback="")
-    lines.lost(_EVIL, _JOB, started=False)
-    lines.refused(_EVIL, _JOB)
-    lines.reported(_EVIL, _JOB, Cancelled(_EVIL), "cancelled")
-    lines.reported(_EVIL, _JOB, Failed(error=error, retry_after=1.0), "retry")
+    log_lines.lost(_EVIL, _JOB, started=False)
+    log_lines.refused(_EVIL, _JOB)
+    log_lines.reported(_EVIL, _JOB, Cancelled(_EVIL), "cancelled")
+    log_lines.reported(_EVIL, _JOB, Failed(error=error, retry_after=1.0), "retry")
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
     assert all("\\nERROR forged\\x1b[2J" in line for line in said)
@@ -32,6 +32,6 @@ def test_names_stay_in_their_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_traceback_keeps_its_lines_and_controls_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
     error = Error(type="E", message="m", traceback="one\n\ttwo \x1b[2J\x07\r\n")
-    lines.reported("w", _JOB, Failed(error=error, retry_after=None), "dead")
+    log_lines.reported("w", _JOB, Failed(error=error, retry_after=None), "dead")
     [record] = caplog.records
     assert record.getMessage().endswith("\none\n\ttwo \\x1b[2J\\x07")

@@ -1,10 +1,10 @@
-"""Laws of the verdicts: what becomes of a backlog, in words that people act on."""
+"""Laws of the drain outlook: what becomes of a backlog, in words that people act on."""
 
 from typing import Any
 
 import pytest
 
-from leasehold.verdict import about, verdict
+from leasehold._drain_outlook import about, drain_outlook
 
 BUSY: dict[str, Any] = {"ready": 21_000, "in_rate": 10.0, "out_rate": 20.0}
 
@@ -20,11 +20,17 @@ BUSY: dict[str, Any] = {"ready": 21_000, "in_rate": 10.0, "out_rate": 20.0}
         ({"ready": 150}, "steady", "steady"),
         ({"in_rate": 20.5, "ready": 150}, "steady", "steady"),
         ({"in_rate": 0.5, "out_rate": 0.0}, "growing", "growing 0.5/s, will not drain"),
+        ({"in_rate": 0.05, "out_rate": 0.0, "ready": 2, "oldest": 8.0}, "steady", "steady"),
+        ({"in_rate": 0.05, "out_rate": 0.0, "ready": 2, "oldest": 61.0}, "growing", "growing 0.05/s, will not drain"),
+        ({"in_rate": 5.0, "out_rate": 0.0, "ready": 21, "oldest": 4.0}, "growing", "growing 5/s, will not drain"),
+        ({"in_rate": 32.0, "ready": 1200, "oldest": 50.0}, "steady", "steady"),
+        ({"in_rate": 32.0, "ready": 1201, "oldest": 50.0}, "growing", "growing 12/s, will not drain"),
+        ({"in_rate": 32.0, "ready": 1000, "oldest": 50.0, "capped": True}, "growing", "growing 12/s, will not drain"),
         ({"in_rate": 0.0, "out_rate": 0.0, "ready": 7}, "waiting", "7 waiting, none finished in the last minute"),
         ({"ready": 0}, "empty", "empty"),
         ({"paused": True}, "paused", "paused, 21,000 waiting"),
         ({"paused": True, "ready": 0}, "paused", "paused"),
-        ({"served": False}, "unserved", "nobody serves it"),
+        ({"served": False}, "unserved", "no worker serves it"),
         ({"served": False, "ready": 0}, "empty", "empty"),
         ({"max_running": 0}, "blocked", "limited to 0, nothing starts"),
     ],
@@ -32,13 +38,13 @@ BUSY: dict[str, Any] = {"ready": 21_000, "in_rate": 10.0, "out_rate": 20.0}
 def test_a_queue_is_judged_by_what_waits_and_what_comes_and_goes(
     changes: dict[str, Any], outlook: str, words: str
 ) -> None:
-    found = verdict(**BUSY | changes)
+    found = drain_outlook(**BUSY | changes)
     assert (found.outlook, found.words) == (outlook, words)
 
 
 def test_the_verdict_is_data_too() -> None:
-    assert verdict(**BUSY).clears_in == 2100
-    assert verdict(**BUSY | {"in_rate": 32.0}).grows_by == 12
+    assert drain_outlook(**BUSY).clears_in == 2100
+    assert drain_outlook(**BUSY | {"in_rate": 32.0}).grows_by == 12
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whoever asks while a lane is about to end is served all the same: nobody waits for the next to come along.
+"""An item that arrives while a sender is about to end is sent all the same, without waiting for the next item.
 
 Such a moment lasts one turn of the event loop, so there are thousands here, with a database that only takes turns.
 """
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from leasehold.db.store import Seen
-from leasehold.http.schemas import Submission
 from leasehold.http.settings import ApiSettings
-from leasehold.http.submitter import Submitter
+from leasehold.http.submitter import Submission, Submitter
 from leasehold.http.waiting import Watcher
+from leasehold.operate.caller import ANONYMOUS
 
 NOW = datetime.now(UTC)
 
@@ -26,7 +26,7 @@ def seen(job_id: uuid.UUID) -> Seen:
 
 
 class Store:
-    """Calls are what they will give."""
+    """Calls are their own answers."""
 
     def statuses(self, ids: list[uuid.UUID]) -> list[Seen]:
         return [seen(job_id) for job_id in ids]
@@ -37,15 +37,15 @@ class Store:
     def accept_many(self, ids: list[uuid.UUID], **_: Any) -> list[Seen]:
         return self.statuses(ids)
 
-    def hint(self, *_: str) -> None:
-        """Nobody sleeps here."""
+    submit_each = submit_many
+    accept_each = accept_many
 
 
 class Turns:
     """A database that answers after a few turns of the loop."""
 
     wait = 1.5
-    store = hints = Store()
+    store = Store()
 
     def __init__(self) -> None:
         self.chance = random.Random(1)
@@ -63,7 +63,7 @@ class Turns:
 
 
 async def crowd(database: Turns, ask: Callable[[], Awaitable[Any]]) -> None:
-    """Four at a time, each at a moment of its own; nobody may be left waiting."""
+    """Four at a time, each at a moment of its own; none may be left waiting."""
 
     async def one() -> None:
         await database.turns(8)
@@ -74,18 +74,18 @@ async def crowd(database: Turns, ask: Callable[[], Awaitable[Any]]) -> None:
             async with asyncio.timeout(60):
                 await asyncio.gather(*(one() for _ in range(4)))
         except TimeoutError:
-            pytest.fail(f"somebody waits for ever, in round {number}")
+            pytest.fail(f"a request waits for ever, in round {number}")
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-async def test_no_submission_is_left_behind_by_a_lane_that_ends(lanes: int) -> None:
+@pytest.mark.parametrize("senders", [1, 2])
+async def test_no_submission_is_left_behind_by_a_sender_that_ends(senders: int) -> None:
     database: Any = Turns()
-    submitter = Submitter(database, ApiSettings(lanes=lanes))
-    await crowd(database, lambda: submitter.submit(Submission("K", "default", "k", '"kind":"K"}')))
+    submitter = Submitter(database, ApiSettings(senders=senders))
+    await crowd(database, lambda: submitter.submit(Submission("k", '"kind":"K"}', ANONYMOUS)))
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-async def test_no_look_is_left_behind_by_a_reader_that_ends(lanes: int) -> None:
+@pytest.mark.parametrize("senders", [1, 2])
+async def test_no_read_is_left_behind_by_a_sender_that_ends(senders: int) -> None:
     database: Any = Turns()
-    watcher = Watcher(database, ApiSettings(lanes=lanes))
-    await crowd(database, lambda: watcher.look(uuid.uuid4()))
+    watcher = Watcher(database, ApiSettings(senders=senders))
+    await crowd(database, lambda: watcher.read(uuid.uuid4()))
