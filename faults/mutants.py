@@ -73,7 +73,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "complete of what has expired": Mutant(
         law="expired_leases_end_nothing",
-        edits=[Edit("complete_v1", "t.claim_id, at)", "t.claim_id, '-infinity')")],
+        edits=[Edit("succeed", "t.claim_id, at)", "t.claim_id, '-infinity')")],
     ),
     "renewed is said of what was not": Mutant(
         law="renewals_are_real",
@@ -81,16 +81,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "complete without the token": Mutant(
         law="accepted_reports_are_the_owners",
-        edits=[Edit("complete_v1", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
+        edits=[Edit("succeed", "owns(j, worker, t.attempt,", "owns(j, worker, j.attempt,")],
     ),
     "complete without owner and state": Mutant(
         law="states_move_along_the_table",
-        edits=[Edit("complete_v1", "owns(j, worker, t.attempt, t.claim_id, at)", "j.attempt = t.attempt")],
+        edits=[Edit("succeed", "owns(j, worker, t.attempt, t.claim_id, at)", "j.attempt = t.attempt")],
         statements=[NO_GUARD],
     ),
     "complete forgets that it was answered": Mutant(
         law="accepted_reports_are_the_owners",
-        edits=[Edit("complete_v1", "and j.finished_by = worker", "and false")],
+        edits=[Edit("succeed", "and j.finished_by = worker", "and false")],
     ),
     "fail without the token": Mutant(
         law="ends_were_reported",
@@ -130,7 +130,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         patience=2,  # no sweep ends such an attempt
         edits=[
             Edit("take", "attempt = j.attempt + 1, claim_id", "claim_id"),
-            Edit("complete_v1", "set state = 'success',", "set state = 'success', attempt = j.attempt + 1,"),
+            Edit("succeed", "set state = 'success',", "set state = 'success', attempt = j.attempt + 1,"),
         ],
     ),
     "a repeated claim is a new one": Mutant(

@@ -31,6 +31,7 @@ and relname not in ('migrations', 'function_files', 'test_clock', 'events')
 ORPHANS = """
 select exclusive_key from leasehold.jobs where exclusive_key is not null group by exclusive_key
 having bool_or(parked) and not bool_or(state = 'running' or state = 'queued' and not parked)
+      and exclusive_key not in (select u.exclusive_key from leasehold.unpark_later u)
     or count(*) filter (where state = 'running') > 1 or count(*) filter (where is_current) > 1
 """
 

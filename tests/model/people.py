@@ -28,6 +28,7 @@ class Calls(WorkCalls):
     def cancel(self, number: int, why: str | None) -> None:
         id_ = self.job(number, "running", "queued", "retry") if number % 3 else self.job(number)
         self.step("cancel", lambda *_: self.model.cancel(id_, why), one, id=id_, why=why)
+        self.step("promote", lambda *_: 0, one, max=0)  # upkeep, which the cancel wakes, puts parked jobs back
 
     @rule(number=pick)
     def retry(self, number: int) -> None:

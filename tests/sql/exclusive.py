@@ -52,6 +52,6 @@ ENDINGS = {
     "fail": lambda s, job: s.one("fail", worker="w", id=job, attempt=1, retry_after=60),
     "fail fatally": lambda s, job: s.one("fail", worker="w", id=job, attempt=1, fatal=True),
     "snooze": lambda s, job: s.one("fail", worker="w", id=job, attempt=1, outcome="snoozed", retry_after=60),
-    "cancel": lambda s, job: s.one("cancel", id=job),
+    "cancel": lambda s, job: (s.one("cancel", id=job), s.one("promote")),  # upkeep, which the cancel wakes
     "release": lambda s, job: s.column("release", worker="w", ids=[job], attempts=[1]),
 }

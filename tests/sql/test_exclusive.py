@@ -137,6 +137,7 @@ def test_the_cancelled_head_of_a_queue_lets_the_next_one_out(db, session):
     complete(session, first)
     assert parked(session) == [third]
     assert session.one("cancel", id=second) is True
+    session.one("promote")
     assert parked(session) == []
     assert claimed(session) == [third]
 

@@ -236,7 +236,7 @@ def test_one_guard_decides_about_every_owner_call(db):
 @pytest.mark.parametrize(
     ("function", "guard", "report"),
     [
-        ("complete_v1", "owns(j, worker, t.attempt,", complete),
+        ("succeed", "owns(j, worker, t.attempt,", complete),
         ("release_v1", "owns(j, worker, t.attempt,", release),
         ("renew_v1", "owns(j, worker, t.attempt,", renew),
     ],

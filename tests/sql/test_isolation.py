@@ -365,6 +365,7 @@ def test_an_expired_row_that_raises_is_set_aside_and_the_others_are_swept(db, se
     assert states(session, bad, hard, keyed, *good) == ["dead", "running", "dead", "queued", "queued"]
     assert session.job(bad)["reason"] == "set_aside"
     assert [a.outcome for a in session.attempts(bad)] == ["lease_expired"]
+    session.one("promote")
     assert waiting in claimed(session, "claim")
     assert session.one("sweep") == 0
     session.execute("drop trigger poisoned on jobs")

@@ -256,6 +256,7 @@ def test_a_session_that_keeps_an_ended_job_locked_keeps_no_key(db, session, held
         complete(session, first)
     elif ending == "cancel":
         session.one("cancel", id=first)
+        session.one("promote")
     else:
         session.rows("fail", worker="w", id=first, attempt=1, fatal=True)
     sleeper = db.connect()
@@ -306,11 +307,48 @@ def test_an_open_cancel_of_a_job_behind_a_limit_keeps_no_other_of_the_limit(db, 
     db.assert_consistent(session)
 
 
+@pytest.mark.parametrize("ending", ["complete_in", "cancel"])
+def test_an_open_end_of_a_running_job_keeps_no_other_of_the_limit(db, session, ending):
+    set_limit(session, "key", "lm-", 2)
+    first, second, waiting = (enqueued(session, exclusive_key=f"lm-{n}")[0] for n in range(3))
+    assert claimed(session) == [first, second]
+    sleeper = db.connect()
+    with sleeper.transaction():
+        if ending == "complete_in":
+            claim_id = session.value("select claim_id from jobs where id = %s", first)
+            assert sleeper.one("complete_in", worker="w", id=first, attempt=1, claim_id=claim_id) is True
+        else:
+            assert sleeper.one("cancel", id=first) is True
+        complete(session, second)
+        assert claimed(session) == [waiting]
+    complete(session, waiting)
+    db.assert_consistent(session)
+
+
+@pytest.mark.parametrize("ending", ["complete_in", "cancel"])
+def test_the_commit_of_an_end_puts_back_what_waits_for_its_key(db, session, ending):
+    first, waiting = enqueued(session, 2, exclusive_key="x")
+    assert claimed(session) == [first]
+    ender = db.connect()
+    with ender.transaction():
+        if ending == "complete_in":
+            claim_id = session.value("select claim_id from jobs where id = %s", first)
+            assert ender.one("complete_in", worker="w", id=first, attempt=1, claim_id=claim_id) is True
+        else:
+            assert ender.one("cancel", id=first) is True
+        session.rows("upkeep", worker="w")
+        assert claimed(session) == []
+    session.rows("upkeep", worker="w")
+    assert claimed(session) == [waiting]
+    db.assert_consistent(session)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_cancelled_job_that_could_have_run_next_leaves_its_place_to_another(db, session, place):
     running, *waiting = enqueued(session, 3, exclusive_key="x")
     assert claimed(session) == [running]
     complete(session, running)  # which puts the first of them back
     session.one("cancel", id=waiting.pop(place))
+    session.one("promote")
     assert claimed(session) == waiting
     db.assert_consistent(session)

@@ -3,8 +3,8 @@
 -- Errors: LH002 job_unknown.
 
 -- End a job, which the caller has locked, from outside of its attempt, for cancel and set_aside. If it runs, the attempt is recorded with
--- this outcome; `patient` as in unpark_ended.
-create or replace function end_job(before jobs, reason text, detail text, outcome text, patient boolean) returns void
+-- this outcome.
+create or replace function end_job(before jobs, reason text, detail text, outcome text) returns void
 language plpgsql as $$
 declare
   at constant timestamptz := clock();
@@ -20,13 +20,11 @@ begin
   set state = 'dead', reason = end_job.reason, reason_detail = detail, finished_at = at, updated_at = at, parked = false,
       is_current = false, lease_owner = null, lease_expires_at = null, retry_count = j.retry_count + (ran and expired)::integer
   where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
-  if before.exclusive_key is not null and ran then
-    perform unpark_ended(array[before.exclusive_key], patient);
-  -- Else it has kept a job parked only if it could have run next. Any other job is left alone: until the caller's transaction ends, it
-  -- would be locked.
-  elsif before.exclusive_key is not null and before.state = 'queued' and not before.parked and not exists (
-      select from jobs j where j.exclusive_key = before.exclusive_key and j.is_current and j.state is not distinct from 'running') then
-    perform unpark(array[before.exclusive_key]);
+  -- A waiting job has kept others parked only if it could have run next.
+  if before.exclusive_key is not null and (ran or before.state = 'queued' and not before.parked and not exists (
+      select from jobs j where j.exclusive_key = before.exclusive_key and j.is_current and j.state is not distinct from 'running'))
+  then
+    perform unpark_at_commit(array[before.exclusive_key]);
   end if;
 end $$;
 
@@ -42,7 +40,7 @@ begin
   if before.state in ('success', 'dead') then
     return before.reason is not distinct from 'cancelled' and before.state = 'dead';
   end if;
-  perform end_job(before, 'cancelled', shortened(why, 1000), 'cancelled', true);
+  perform end_job(before, 'cancelled', shortened(why, 1000), 'cancelled');
   if before.state = 'running' then
     perform announce_room(array[before.id]) where exists (select from limits);
     perform announce(array['@cancel:' || before.id]);

@@ -109,11 +109,16 @@ begin
   end if;
   later := later || beyond;
   if later is not null then
-    insert into unpark_later (exclusive_key) select unnest(later);
-    if patient then
-      perform announce(array['@due']);
-    end if;
+    perform unpark_at_commit(later, wake => patient);
   end if;
+end $$;
+
+-- Note keys for upkeep, which puts their parked jobs back after the commit, and wake it. complete_in and cancel do only this: their
+-- transaction may stay open for long, and would keep what it put back locked until it ends.
+create or replace function unpark_at_commit(keys text[], wake boolean default true) returns void language plpgsql as $$
+begin
+  insert into unpark_later (exclusive_key) select unnest(keys);
+  perform announce(array['@due']) where wake;
 end $$;
 
 -- Put the best parked job of each key back among the runnable ones: of each queue and kind, because there may be no worker for the
