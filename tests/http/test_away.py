@@ -86,7 +86,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with EmbeddedServer(tmp_path / "home", settings={"max_connections": 30}) as server:
         server.ensure_database("away")
         migrate(server.dsn("away"))
-        with serving(server.dsn("away")) as served:
+        with serving(server.dsn("away"), LEASEHOLD_API_DATABASE_SECONDS="1.5") as served:
             made = Stage(server, served)
             assert made.http.post("/jobs", json=intent()).status_code == 202
             try:

@@ -52,7 +52,7 @@ class Tries:
         self.locked = _waited_for_key(error) and bool(self._what.keys)
         if self.locked and self._answer is not None:
             self.deadline = max(self.deadline, self._begun + self._answer)
-        if sent is not None and sent.passed and self._answer is not None:
+        if sent is not None and sent.passed:
             self._once_more(error)
         pause = self._backoff.pause()
         # A try that begins after the deadline would only be aborted, with its outcome unknown.
@@ -60,9 +60,10 @@ class Tries:
         return pause
 
     def _once_more(self, error: psycopg.Error) -> None:
-        """Allow one more try after one that was given up, if the call may be repeated: another connection may work."""
-        if self._given_up or not self._what.repeatable:
-            message = f"no answer from PostgreSQL within {self._answer:g} s; the connection was given up"
+        """Allow one more try after one that was given up, if time is left and the call may be repeated."""
+        if self._answer is None or self._given_up or not self._what.repeatable:
+            within = monotonic() - self._begun if self._answer is None else self._answer
+            message = f"no answer from PostgreSQL within {within:.3g} s; the connection was given up"
             given_up = DatabaseUnavailable(message)
             name_jobs(given_up, self._what, unknown=self.unknown)
             raise given_up from error
