@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from leasehold.db.database import Database
 from leasehold.db.store import StoredToken
+from leasehold.errors import DatabaseUnavailable
 from leasehold.http.body import header
 from leasehold.http.cache import Cache
 from leasehold.http.front import RATE
@@ -128,6 +129,13 @@ class Gate:
 
     async def admit(self, scope: Scope, *scopes: str, session: bool = False) -> Caller:
         """Return the caller of this request, who has one of the scopes. `session`: with a token of a browser only."""
+        try:
+            return await self._admit(scope, scopes, session=session)
+        except DatabaseUnavailable as error:
+            error.sent = False  # what the request is about was not sent
+            raise
+
+    async def _admit(self, scope: Scope, scopes: tuple[str, ...], *, session: bool) -> Caller:
         mode = self._settings.tokens
         if mode is False or (mode == "auto" and await self._is_open()):
             if mode == "auto":

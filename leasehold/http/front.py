@@ -136,7 +136,7 @@ async def answer_error(error: Exception, scope: Scope, receive: Receive, send: S
     """Answer a request that ended with this error. A defect is raised again, for the server's log."""
     answer: ASGIApp = Response(status_code=499)  # for the metrics: a client that is gone does not see it
     if not isinstance(error, ClientDisconnect):
-        answer = problem_of(error, f"{scope['method']} {scope['path']!r}")
+        answer = problem_of(error, f"{scope['method']} {scope['path']!r}", method=scope["method"])
     await answer(scope, receive, send)
     if not isinstance(error, EXPECTED):
         raise error

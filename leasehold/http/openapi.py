@@ -58,6 +58,8 @@ def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     always = (*_ALWAYS, *_WITH_TOKENS, *_WITH_DATABASE) if operation.scopes else _ALWAYS
     add_problems(answers, *operation.problems, *always)
+    if operation.scopes and operation.method != "GET":
+        add_problems(answers, "outcome-unknown")
     found["security"] = [{"bearer": [scope]} for scope in operation.scopes]  # any one of them is enough
     if operation.parameters:
         found["parameters"] = list(operation.parameters)

@@ -71,7 +71,7 @@ KNOWN: Final[dict[str, Known]] = {
     "outcome-unknown": Known(
         503,
         "The outcome is unknown",
-        "The job may or may not have been recorded. Repeat the request with the same idempotency key.",
+        "It may or may not have been done. Repeat a submission with the same idempotency key; else look first.",
     ),
     "overloaded": Known(503, "Too many requests are waiting", "Nothing was recorded. Repeat it after Retry-After."),
     "schema-mismatch": Known(
@@ -161,7 +161,7 @@ def invalid_fields(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> Pro
     return invalid(*itertools.islice(found.items(), 10))
 
 
-def problem_of(error: Exception, doing: str = "") -> Problem:
+def problem_of(error: Exception, doing: str = "", *, method: str = "GET") -> Problem:
     """Return the problem that a client sees in place of an error: the only place that decides this."""
     match error:
         case Problem():
@@ -175,7 +175,9 @@ def problem_of(error: Exception, doing: str = "") -> Problem:
         case errors.InvalidArgument():
             return invalid(("", error.args[0]))
         case errors.LeaseholdError():
-            name, detail, retry_after, level = next(known for kind, known in _OURS.items() if isinstance(error, kind))
+            unknown = isinstance(error, errors.DatabaseUnavailable) and error.sent and method not in {"GET", "HEAD"}
+            ours = _UNKNOWN if unknown else next(known for kind, known in _OURS.items() if isinstance(error, kind))
+            name, detail, retry_after, level = ours
             logger.log(level, "%s: %s", name, error)
             return Problem(name, detail or error.args[0], retry_after=retry_after)
         case _:
@@ -189,6 +191,7 @@ REFUSALS: Final[dict[Reason, str]] = {
 }  # fmt: skip
 """The problems that refusals become."""
 
+_UNKNOWN: Final = ("outcome-unknown", "PostgreSQL does not answer; it may or may not have been done", 1, WARNING)
 _OTHER: Final = "the key belongs to a job of another type or payload"
 _OURS: Final[dict[type[errors.LeaseholdError], tuple[str, str | None, int | None, int]]] = {
     errors.DatabaseReadOnly: ("database-unavailable", "the database of this server takes no writes", 1, WARNING),

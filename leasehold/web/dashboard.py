@@ -146,7 +146,7 @@ async def _answer_error(request: Request, error: Any) -> Response:
     """Return what is wrong: as a page to people, as JSON to scripts."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # for the metrics: the client does not see it
-    problem = problem_of(error, f"{request.method} {request.scope['path']!r}")
+    problem = problem_of(error, f"{request.method} {request.scope['path']!r}", method=request.method)
     status = problem.known.status
     if request.method != "GET" or header(request.scope, b"sec-fetch-dest") == b"empty":
         document = {"title": problem.known.title, "message": problem.detail, **problem.members}

@@ -16,6 +16,7 @@ import pytest
 from faults.waiting import until
 from leasehold.db.migrations.migrate import migrate
 from leasehold.embedded import EmbeddedServer
+from tests.db.proxy import Proxy
 from tests.http.conftest import Sql, connect, intent
 from tests.http.running import Served, serving
 from tests.timing import bound
@@ -118,6 +119,31 @@ def test_a_database_that_accepts_and_does_not_answer_is_503_as_well(stage: Stage
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
     stage.back()
+
+
+def test_a_change_whose_answer_is_lost_is_of_unknown_outcome_and_one_that_was_not_sent_is_not(dsn: str) -> None:
+    proxy = Proxy(dsn)
+    try:
+        with (
+            connect(dsn) as sql,
+            serving(proxy.dsn, LEASEHOLD_API_DATABASE_SECONDS="1.5") as served,
+            httpx.Client(base_url=served.url, timeout=30) as http,
+        ):
+            job_id = http.post("/jobs", json=intent()).json()["jobId"]
+            sql.execute("select cancel(%s)", [job_id])
+            proxy.lose_answers(1, to="retry_v1")
+            answer = http.post(f"/ops/jobs/{job_id}/retry")
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/outcome-unknown")
+            assert sql.execute("select state from jobs where id = %s", [job_id]).fetchone() == {"state": "queued"}
+            proxy.freeze_at("pause_v1")
+            answer = http.post("/ops/queues/default/pause", json={})
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/outcome-unknown")
+            proxy.go_away()
+            for method, path in (("GET", f"/jobs/{job_id}"), ("POST", f"/ops/jobs/{job_id}/retry")):
+                answer = http.request(method, path)
+                assert (answer.status_code, answer.json()["type"]) == (503, "/problems/database-unavailable")
+    finally:
+        proxy.close()
 
 
 def test_clients_that_repeat_unanswered_requests_end_with_one_job_for_each_key(stage: Stage) -> None:
