@@ -130,9 +130,9 @@ class App:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownKind(f"kind {kind!r} unknown", hint=f"known: {known}") from None
 
-    def declaration(self) -> str:
-        """Return what the tasks declare about their jobs, for the SQL function `declare_tasks`."""
-        options = (task.options for task in self._tasks.values())
+    def declaration(self, *kinds: str) -> str:
+        """Return what the tasks, or those of some kinds, declare about their jobs, for `declare_tasks` in SQL."""
+        options = (task.options for kind, task in self._tasks.items() if not kinds or kind in kinds)
         return json.dumps([{"kind": one.kind, "lease_seconds": one.lease, **one.of_jobs()} for one in options])
 
     # -- hooks

@@ -17,7 +17,9 @@ from leasehold._aio import first_of
 from leasehold._logger import logger_of
 from leasehold.app import App
 from leasehold.context import Capture, running_job
-from leasehold.errors import ConfigError, WorkerFailed
+from leasehold.db.call import Call
+from leasehold.db.database import Database
+from leasehold.errors import ConfigError, DatabaseUnavailable, LeaseholdError, LockTimeout, WorkerFailed
 from leasehold.worker import log_lines
 from leasehold.worker.executors import check_tasks
 from leasehold.worker.loops import Loops
@@ -75,6 +77,7 @@ class Worker:
         self.left_behind = 0
         """Jobs whose tasks did not end though the worker has stopped."""
         self._loops: Loops | None = None
+        self._declaring: asyncio.Task[None] | None = None
 
     @property
     def finished(self) -> int:
@@ -165,6 +168,8 @@ class Worker:
             try:
                 await self._until_ended(loops, died)
             finally:
+                if self._declaring is not None:
+                    self._declaring.cancel()
                 try:
                     async with asyncio.timeout(max(self.options.grace, 5.0)):
                         await self.app.hooks.run_shutdown()
@@ -227,14 +232,36 @@ class Worker:
         """Register the worker, what its tasks need, and the schedules that its code declares."""
         store, link, schedules = loops.store, loops.upkeep_link, self.app.schedules.declared
         met = partial(loops.outage.met, _STARTING)
-        host, leases = socket.gethostname(), {kind: task.options.lease for kind, task in self.app.tasks.items()}
-        slots, queues = self.options.slots, list(self.options.queues or ())
-        call = store.start_worker(self.id, host=host, pid=os.getpid(), queues=queues, leases=leases, slots=slots)
+        host, slots, queues = socket.gethostname(), self.options.slots, list(self.options.queues or ())
+        call = store.start_worker(
+            self.id, host=host, pid=os.getpid(), queues=queues, kinds=list(self.app.tasks), slots=slots
+        )
         await link.insist(call, met)
-        await link.insist(store.declare_tasks(self.app.declaration()), met)
-        if schedules and (changed := await link.insist(store.schedule_sync(schedules), met)):
-            logger.info("schedules made or changed: %s", ", ".join(changed))
+        try:
+            await link.insist(store.declare_tasks(self.app.declaration()), met, locked=False)
+            if schedules and (changed := await link.insist(store.schedule_sync(schedules), met, locked=False)):
+                logger.info("schedules made or changed: %s", ", ".join(changed))
+        except LockTimeout as error:
+            text = "worker %s starts before all that it declares is stored: another session keeps a row locked (%s)"
+            logger.warning(text, self.id, error)
+            self._declaring = asyncio.create_task(self._declare_later(await self.app.adatabase()))
         loops.outage.over(_STARTING)
+
+    async def _declare_later(self, database: Database) -> None:
+        """Store what each task and schedule declares, one by one, until all of it is stored."""
+        store = database.store
+        waiting: list[Call[Any]] = [store.declare_tasks(self.app.declaration(kind)) for kind in self.app.tasks]
+        waiting += [store.schedule_sync([schedule]) for schedule in self.app.schedules.declared]
+        while waiting:
+            call = waiting.pop(0)
+            try:
+                await database.arun(call)
+            except DatabaseUnavailable:
+                waiting.append(call)
+                await asyncio.sleep(1)
+            except LeaseholdError as error:
+                logger.error("worker %s: a declaration is refused: %s", self.id, error)  # noqa: TRY400 (not a defect)
+        logger.info("worker %s: all that it declares is stored", self.id)
 
 
 @contextmanager

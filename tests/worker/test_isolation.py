@@ -1,9 +1,11 @@
 """A job whose row raises, or is locked by a session that sleeps, stops no other job of its worker."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from faults.waiting import auntil
 from leasehold import App
@@ -104,3 +106,34 @@ async def test_a_session_that_keeps_the_rows_of_the_workers_locked_stops_nothing
             assert await running.aresult(30) == "done"
         sleeper.rollback()
     assert {row(sql, job)["attempt"] for job in (running, *jobs)} == {1}
+
+
+@pytest.mark.parametrize("locked", ["kind", "schedule"])
+async def test_a_session_that_keeps_a_declaration_locked_keeps_no_worker_from_its_start(
+    app: App, dsn: str, sql: Sql, locked: str
+) -> None:
+    tasks = '[{"kind": "held", "lease_seconds": 33, "queue": "q", "priority": 0, "max_attempts": 5}]'
+    schedules = '[{"key": "tick", "kind": "held", "every": "1 hour"}]'
+    sql.execute("select declare_tasks(%s), schedule_sync(%s)", [tasks, schedules])
+
+    @app.schedule(key="tick", every=timedelta(minutes=30))
+    @app.task(kind="held", lease=20)
+    async def held() -> None: ...
+
+    @app.task(kind="free", lease=21)
+    async def free() -> str:
+        return "done"
+
+    stored = """select lease_seconds, (select every = '30 min' from schedules where key = 'tick') as tick
+        from kinds where kind = any(%s) order by kind"""
+    with psycopg.connect(dsn) as sleeper:
+        table, name = ("kinds", "kind = 'held'") if locked == "kind" else ("schedules", "key = 'tick'")
+        sleeper.execute(f"select from leasehold.{table} where {name} for update")
+        async with working(app):
+            assert await (await free.aenqueue()).aresult(bound(30)) == "done"
+            await auntil(lambda: sql.execute(stored, [["free"]]).fetchone(), "what is not locked is declared")
+            found = sql.execute(stored, [["held"]]).fetchone()
+            assert found == {"lease_seconds": 33 if locked == "kind" else 20, "tick": False}
+            sleeper.rollback()
+            wanted = {"lease_seconds": 20, "tick": True}
+            await auntil(lambda: sql.execute(stored, [["held"]]).fetchone() == wanted, "the rest is declared")

@@ -118,13 +118,19 @@ class Link(_Line):
         async with self._turn:
             return await self._run(call)
 
-    async def insist(self, call: Call[T], met: Callable[[DatabaseUnavailable], None] | None = None) -> T:
-        """Run a call that may be repeated, identically, until the database answers; `met` receives each failure."""
+    async def insist(
+        self, call: Call[T], met: Callable[[DatabaseUnavailable], None] | None = None, *, locked: bool = True
+    ) -> T:
+        """Run a call that may be repeated, identically, until the database answers; `met` receives each failure.
+
+        With `locked` False, a row that another session keeps locked is raised as LockTimeout."""
         backoff = Backoff()
         while True:
             try:
                 return await self.run(call)
             except DatabaseUnavailable as error:
+                if isinstance(error, LockTimeout) and not locked:
+                    raise
                 if met is not None:
                     met(error)
                 await asyncio.sleep(backoff.pause())

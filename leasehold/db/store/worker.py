@@ -161,11 +161,10 @@ class WorkerCalls(Calls):
         return self._row(lambda *row: row, "upkeep_v1", limit, worker, columns=columns)
 
     def start_worker(
-        self, worker: str, *, host: str, pid: int, queues: Sequence[str] | None, leases: dict[str, float], slots: int
+        self, worker: str, *, host: str, pid: int, queues: Sequence[str] | None, kinds: Sequence[str], slots: int
     ) -> Call[None]:
-        """Register a worker and the leases of its tasks."""
-        kinds, lengths = list(leases), [float(lease) for lease in leases.values()]  # not int and float in one array
-        args = (worker, host, pid, list(queues) if queues else None, kinds, lengths, slots)
+        """Register a worker; `declare_tasks` stores the leases of its kinds."""
+        args = (worker, host, pid, list(queues) if queues else None, list(kinds), None, slots)
         return self._ask("start_worker_v1", *args, read=nothing)
 
     def declare_tasks(self, tasks: str) -> Call[None]:
