@@ -13,9 +13,6 @@ T = TypeVar("T")
 
 Row = Sequence[Any]
 
-_SLOW = 0.1
-"""Seconds for the first piece of a series, which takes some milliseconds when it only has to be computed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
@@ -100,8 +97,10 @@ class Series(Generic[T]):
             if intent.idempotency_key is not None:
                 size = sys.maxsize
             if len(piece) >= size:
-                if first and time.monotonic() - began > _SLOW:
-                    size = sys.maxsize  # the caller's generator waits for something: not while a transaction is open
+                # To compute a piece takes some milliseconds. In more than a hundred the caller's generator waits for
+                # something, which it must not do while a transaction is open.
+                if first and time.monotonic() - began > 0.1:
+                    size = sys.maxsize
                     continue
                 yield piece
                 piece, first, size = [], False, min(2 * size, self.LARGEST)

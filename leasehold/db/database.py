@@ -25,9 +25,6 @@ from leasehold.errors import DatabaseUnavailable
 
 T = TypeVar("T")
 
-_WAIT_SECONDS: Final = 10.0
-"""How long a call may wait for a connection, repetitions included, before it raises an error."""
-
 _ANSWER_SECONDS: Final = 30.0
 """How long a call waits for an answer, unless a client of a server waits for it; a series, for the next progress."""
 
@@ -56,12 +53,12 @@ class Database:
     """
 
     def __init__(
-        self, dsn: str, *, schema: str, prepare: bool = True, wait: float = _WAIT_SECONDS,
+        self, dsn: str, *, schema: str, prepare: bool = True, wait: float = 10.0,
         answer: float = _ANSWER_SECONDS, bounded: bool = False, ids: IdMaker | None = None,
     ) -> None:  # fmt: skip
         self.dsn = dsn
         self.wait = wait
-        """Seconds that a call may take at most: to get a connection, and if `bounded` to be answered as well."""
+        """Seconds that a call may take, repetitions included: to get a connection, and if `bounded` also the answer."""
         self.store = Store(schema)
         self.ids = ids or IdMaker()
         self._answer = answer

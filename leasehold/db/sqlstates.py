@@ -7,50 +7,26 @@ from typing import Any
 
 import psycopg
 
-from leasehold.errors import (
-    DatabaseReadOnly,
-    DatabaseTrouble,
-    DatabaseUnavailable,
-    IdempotencyConflict,
-    IllegalTransition,
-    InvalidArgument,
-    JobUnknown,
-    LeaseholdError,
-    LockTimeout,
-    NotPermitted,
-    ScheduleDisabled,
-    ScheduleLocked,
-    ScheduleNotDue,
-    SchemaMismatch,
-    TokenTooStrong,
-)  # fmt: skip
+from leasehold import errors
+from leasehold.errors import DatabaseTrouble, DatabaseUnavailable, InvalidArgument, LeaseholdError
 
 DriverError = psycopg.Error
 """What the driver raises."""
 
 _OURS: dict[str, type[LeaseholdError]] = {
-    "LH001": IllegalTransition,
-    "LH002": JobUnknown,
-    "LH004": IdempotencyConflict,
-    "LH005": ScheduleLocked,
-    "LH006": ScheduleNotDue,
-    "LH007": ScheduleDisabled,
-    "LH008": NotPermitted,
-    "LH009": TokenTooStrong,
+    "LH001": errors.IllegalTransition,
+    "LH002": errors.JobUnknown,
+    "LH004": errors.IdempotencyConflict,
+    "LH005": errors.ScheduleLocked,
+    "LH006": errors.ScheduleNotDue,
+    "LH007": errors.ScheduleDisabled,
+    "LH008": errors.NotPermitted,
+    "LH009": errors.TokenTooStrong,
 }
-
-_INVALID = "LH003"
-"""A value is refused: InvalidJob by a call that records jobs, else InvalidArgument."""
 
 _AWAY = ("08", "57P", "53", "58", "25P03", "25P04")
 """Connection exceptions, shutdown or crash of the server, out of resources, I/O errors, a session that the server ended
 because of idle_in_transaction_session_timeout or transaction_timeout."""
-
-_VALUES = ("0A", "21", "22", "23", "54")
-"""Not supported, cardinality, data, integrity, program limits: about what was sent more often than about the server."""
-
-_MISSING = {"3F000", "42883", "42P01"}
-"""No such schema, function, table: the migration has not run."""
 
 _NO_WRITES = "25006"
 """A standby, or a primary that no longer is one: while it is replaced, worth another try."""
@@ -79,7 +55,6 @@ _ROLES = (
     "grant the login the role for what it does: leasehold_producer enqueues, leasehold_worker runs jobs,"
     " leasehold_viewer looks (verify, stats, queues), leasehold_operator looks and changes, leasehold_api serves HTTP"
 )
-_NAMES = re.compile(r"[a-z_]+[a-z0-9]*")
 
 
 def translate(error: BaseException, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError | None:
@@ -93,7 +68,8 @@ def translate(error: BaseException, invalid: type[InvalidArgument] = InvalidArgu
         return DatabaseUnavailable(f"PostgreSQL is not available: {' '.join(str(error).split())}") if lost else None
     code = _code(root)
     message, detail, hint, place = _parts(root)
-    if (known := invalid if code == _INVALID else _OURS.get(code)) is not None:
+    # LH003: a value is refused, with InvalidJob by a call that records jobs.
+    if (known := invalid if code == "LH003" else _OURS.get(code)) is not None:
         meaning = known(detail or message, hint=hint)
         meaning.place = int(place) if place.isdecimal() else None
         return meaning
@@ -105,7 +81,7 @@ def translate(error: BaseException, invalid: type[InvalidArgument] = InvalidArgu
 def meaning_of(error: psycopg.Error, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError | None:
     """Return what an error on one of our own connections means; there, unlike on a user's, we may simply try again."""
     if error.sqlstate == _LOCKED:
-        return LockTimeout(f"PostgreSQL gave up waiting for a lock: {error.diag.message_primary}")
+        return errors.LockTimeout(f"PostgreSQL gave up waiting for a lock: {error.diag.message_primary}")
     if certainly_undone(error) and error.sqlstate != _NO_WRITES and not _is_full_queue(error):
         return DatabaseUnavailable(f"PostgreSQL has undone the call: {error.diag.message_primary}")
     return translate(error, invalid)
@@ -130,15 +106,16 @@ def trouble_of(error: Exception, invalid: type[InvalidArgument] = InvalidArgumen
 def blames_values(error: LeaseholdError) -> bool:
     """Whether the call was refused for what it carried: sent again as it is, it would be refused again."""
     if isinstance(error, DatabaseTrouble):
-        return error.sqlstate.startswith(_VALUES)
+        # Not supported, cardinality, data, integrity, program limits: about what was sent more often than the server.
+        return error.sqlstate.startswith(("0A", "21", "22", "23", "54"))
     return isinstance(error, InvalidArgument)
 
 
 def of_one_row(error: LeaseholdError) -> bool:
     """Whether a call for many jobs may have failed because of one of them: then they are tried one by one."""
-    if isinstance(error, LockTimeout):
+    if isinstance(error, errors.LockTimeout):
         return True
-    return not isinstance(error, DatabaseUnavailable | NotPermitted | SchemaMismatch)
+    return not isinstance(error, DatabaseUnavailable | errors.NotPermitted | errors.SchemaMismatch)
 
 
 def certainly_undone(error: psycopg.Error) -> bool:
@@ -148,7 +125,7 @@ def certainly_undone(error: psycopg.Error) -> bool:
 
 def _usual(code: str, message: str, invalid: type[InvalidArgument]) -> LeaseholdError | None:
     if code == _NO_WRITES:
-        return DatabaseReadOnly(
+        return errors.DatabaseReadOnly(
             f"this server takes no writes: {message}",
             hint="a standby? name the primary in the DSN, or several hosts with target_session_attrs=read-write;"
             " or default_transaction_read_only is on",
@@ -158,9 +135,11 @@ def _usual(code: str, message: str, invalid: type[InvalidArgument]) -> Leasehold
     if code.startswith("22"):
         return invalid(f"PostgreSQL cannot take a value of this call: {message}")
     if code == "42501":
-        return NotPermitted(message, hint=_role_hint(message))
-    if code in _MISSING:
-        return SchemaMismatch(f"this database has no such Leasehold schema: {message}", hint="run `leasehold migrate`")
+        return errors.NotPermitted(message, hint=_role_hint(message))
+    if code in {"3F000", "42883", "42P01"}:  # no such schema, function, table: the migration has not run
+        return errors.SchemaMismatch(
+            f"this database has no such Leasehold schema: {message}", hint="run `leasehold migrate`"
+        )
     return None
 
 
@@ -210,7 +189,7 @@ def _granted() -> dict[str, tuple[str, ...]]:
 def _role_hint(message: str) -> str:
     """What to grant. `message` is PostgreSQL's, in any language: the function's name is found in it."""
     granted = _granted()
-    for word in _NAMES.findall(message):
+    for word in re.findall(r"[a-z_]+[a-z0-9]*", message):
         name = re.sub(r"_v[0-9]+$", "", word)
         if name in granted:
             roles = granted[name]

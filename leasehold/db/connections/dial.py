@@ -29,9 +29,6 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 
-_PROBE_SECONDS = 5.0
-"""For the answer to the one query that a first connection sends."""
-
 
 class Dialer:
     """Opens connections to one database. The DSN's settings override ours, except those that we depend on.
@@ -75,7 +72,7 @@ class Dialer:
         # Once, while all is well; on each connection where settings cannot be pinned: they may have been changed.
         if self._probe and (self.route.pooled is None or self.route.plain):
             try:
-                with CallDeadline(connection, monotonic() + _PROBE_SECONDS):
+                with CallDeadline(connection, monotonic() + 5):
                     [row] = await ask(connection, _PROBE, prepare=False)
                 self.route.answered(connection, *row)
             except BaseException as error:
@@ -151,16 +148,8 @@ operator sets it to stop writes, and we wait."""
 _CHECK: Final = "client_connection_check_interval"
 """In milliseconds. With it, a call that was given up while it waits for a lock ends in the server too."""
 
-_CHECK_EVERY: Final = 2000
-
 _PROBE: Final = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
 """The query whose answer shows a pooler and unfit settings."""
-
-_REPORTED = ("DateStyle", "IntervalStyle", "standard_conforming_strings")
-"""The pinned settings that the server reports to each client."""
-
-_FOREIGN_STATEMENTS = {"26000", "42P05"}
-"""SQLSTATEs: no such prepared statement; there is one already."""
 
 
 class Route:
@@ -185,7 +174,7 @@ class Route:
         if self.plain:
             return theirs
         ours = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in PINNED.items())
-        check = "" if self.unchecked else f"-c {_CHECK}={_CHECK_EVERY}"
+        check = "" if self.unchecked else f"-c {_CHECK}=2000"
         return f"{check} {theirs} {ours}".strip()
 
     def refused(self, error: psycopg.Error) -> bool:
@@ -205,7 +194,7 @@ class Route:
             self._found_pooler("the session is not the one that was begun")
         elif self.pooled is None:
             self.pooled = False
-        for name in _REPORTED:
+        for name in ("DateStyle", "IntervalStyle", "standard_conforming_strings"):  # which the server reports
             value = connection.info.parameter_status(name) or ""
             if value and not value.startswith(PINNED[name]):
                 raise _unfit(name, value)
@@ -214,7 +203,8 @@ class Route:
 
     def learn(self, error: BaseException) -> None:
         """Learn from the error of a call, which may show that prepared statements do not last."""
-        if isinstance(error, psycopg.Error) and error.sqlstate in _FOREIGN_STATEMENTS:
+        # No such prepared statement; or there is one already.
+        if isinstance(error, psycopg.Error) and error.sqlstate in {"26000", "42P05"}:
             self._found_pooler("prepared statements do not last")
 
     def _found_pooler(self, how: str) -> None:

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from itertools import chain
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.errors import Diagnostic
@@ -122,12 +122,6 @@ async def _pipeline(connection: Connection) -> AsyncIterator[None]:
 # with a warning, and the commit is lost if the standby is promoted. After such a warning we commit something else and
 # wait for its replication: changes are replicated in order, so the first is there when the second is.
 
-_WAIT: Final = "SyncRepWaitForLSN"
-"""The function of the server that issues the warning; its text depends on the server's language."""
-
-_BARRIER: Final = "select pg_logical_emit_message(true, 'leasehold', '')"
-"""A commit that changes no table."""
-
 _unreplicated: set[int] = set()
 """The connections that have received the warning, by id()."""
 
@@ -137,7 +131,7 @@ def _note_unreplicated(connection: Connection) -> None:
     _unreplicated.discard(number)  # of an earlier connection at the same address in memory
 
     def note(warning: Diagnostic) -> None:
-        if warning.source_function == _WAIT:
+        if warning.source_function == "SyncRepWaitForLSN":  # the warning's text depends on the server's language
             _unreplicated.add(number)
 
     connection.add_notice_handler(note)
@@ -146,7 +140,7 @@ def _note_unreplicated(connection: Connection) -> None:
 async def _replicate(connection: Connection) -> None:
     while id(connection) in _unreplicated:
         _unreplicated.discard(id(connection))
-        await _send(connection, _BARRIER)
+        await _send(connection, "select pg_logical_emit_message(true, 'leasehold', '')")  # changes no table
 
 
 # -- deadlines of calls
@@ -154,12 +148,6 @@ async def _replicate(connection: Connection) -> None:
 # A call is aborted by shutting down its socket, not by cancelling: psycopg would then ask the server to cancel, and
 # wait for it, although it may be the server that does not answer. And a write that has been sent must not be
 # cancelled: with synchronous replication it may be half done.
-
-_TICK: Final = 1.0
-"""Seconds between two checks while there are calls: so that few calls have to wake the thread that checks."""
-
-_QUIET_TICKS: Final = 5
-"""Checks without any call after which the thread sleeps until the next call."""
 
 
 class CallDeadline:
@@ -218,7 +206,9 @@ class _DeadlineThread:
                     shut(call.connection)
                 quiet = 0 if self._calls else quiet + 1
                 soonest = min((call.at for call in self._calls.values()), default=math.inf)
-                self._wake_at = math.inf if quiet > _QUIET_TICKS else min(soonest, now + _TICK)
+                # Each second while there are calls, so that few of them have to wake this thread; after five checks
+                # without any, it sleeps until the next call.
+                self._wake_at = math.inf if quiet > 5 else min(soonest, now + 1)
                 self._wake.clear()
             self._wake.wait(None if self._wake_at == math.inf else max(0.0, self._wake_at - now))
 

@@ -23,12 +23,6 @@ T = TypeVar("T")
 _LONGEST_PATIENCE = 10.0
 """Seconds for an answer, however long the leases are."""
 
-_FAILURE = "leasehold: unreported failure"
-"""The notice of the SQL function notice_failures."""
-
-_CONNECT = 2.0
-"""Seconds for a new connection at least: psycopg takes no less."""
-
 
 class Backoff:
     """Pauses between tries: they grow, and they are spread so that workers do not return all at once."""
@@ -70,7 +64,7 @@ class _Line:
     async def _run(self, call: Call[T]) -> T:
         patience = min(self.patience * 2 ** min(self._given_up, 10), _LONGEST_PATIENCE)
         if self._connection is None:
-            connect_until = monotonic() + max(patience, _CONNECT)
+            connect_until = monotonic() + max(patience, 2)  # psycopg takes no less
             self._connection = await self._dialer.connect(connect_until, blocking=self._blocking)
             self._connection.add_notice_handler(self._noticed)
         self._notices.clear()  # of the call before
@@ -99,7 +93,8 @@ class _Line:
             raise
 
     def _noticed(self, notice: Diagnostic) -> None:
-        if self._failed is not None and notice.message_primary == _FAILURE and notice.message_detail:
+        ours = notice.message_primary == "leasehold: unreported failure"  # of the SQL function notice_failures
+        if self._failed is not None and ours and notice.message_detail:
             self._notices.append(notice.message_detail)
 
     async def _drop(self) -> None:

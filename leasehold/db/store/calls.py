@@ -1,6 +1,7 @@
 """What the calls of one schema have in common."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
@@ -25,6 +26,11 @@ def nothing(rows: Sequence[Row]) -> None:  # noqa: ARG001
 def column(rows: Sequence[Row]) -> list[Any]:
     """Return the first column."""
     return [row[0] for row in rows]
+
+
+def from_json(row: Callable[..., T], value: dict[str, Any], *times: str) -> T:
+    """Return a row that SQL has made as JSON, in which moments are texts."""
+    return row(**value | {name: value[name] and datetime.fromisoformat(value[name]) for name in times})
 
 
 class Calls:

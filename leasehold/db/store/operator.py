@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from leasehold.db.call import Call, Row
-from leasehold.db.store.calls import Calls, columns_of, filled, nothing
+from leasehold.db.store.calls import Calls, columns_of, filled, from_json, nothing
 from leasehold.db.store.producer import uuid
 from leasehold.tokens import shown_key
 
@@ -296,9 +296,5 @@ def _detail(rows: Sequence[Row]) -> JobDetail | None:
     if not rows:
         return None
     *job, key, reason_detail, payload, result, attempts = rows[0]
-    return JobDetail(JobRow(*job), shown_key(key), reason_detail, payload, result, [_attempt(one) for one in attempts])
-
-
-def _attempt(value: dict[str, Any]) -> AttemptRow:
-    times = {name: datetime.fromisoformat(value[name]) for name in ("claimed_at", "ended_at")}
-    return AttemptRow(**value | times)
+    ended = [from_json(AttemptRow, one, "claimed_at", "ended_at") for one in attempts]
+    return JobDetail(JobRow(*job), shown_key(key), reason_detail, payload, result, ended)

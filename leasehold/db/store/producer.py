@@ -17,19 +17,17 @@ from leasehold.intent import ARGUMENTS, Intent
 
 T = TypeVar("T")
 
-_PLAIN = ("kind", "payload", "queue", "priority", "max_attempts")
-"""What most jobs need, with fewer values to send: these calls are counted in microseconds."""
-
 
 def _enqueue(names: Iterable[str]) -> str:
     # Values go as text and are cast twice, because connections of callers carry them too: a driver that knows the
     # parameter to be jsonb or timestamptz would ask for its own Python type, or apply the user's own codec.
     types = {name: ARGUMENTS[name] for name in names} | {"id": "uuid", "notify": "boolean"}
-    places = [f"{name} => {_CASTS.get(type_, _CAST_TWICE).format(type_)}" for name, type_ in types.items()]
+    places = [
+        f"{name} => {_CASTS.get(type_, 'cast(cast(%s as text) as {})').format(type_)}" for name, type_ in types.items()
+    ]
     return f"select {{}}.enqueue_v1({', '.join(places)})"
 
 
-_CAST_TWICE = "cast(cast(%s as text) as {})"
 _CASTS = dict.fromkeys(("text", "integer", "boolean", "text[]"), "cast(%s as {})")
 """Of types that every driver sends alike."""
 
@@ -38,7 +36,8 @@ _CASTS = dict.fromkeys(("text", "integer", "boolean", "text[]"), "cast(%s as {})
 _BRIEFLY = " from pg_catalog.set_config('lock_timeout', '250ms', true)"
 _ENQUEUE = _enqueue(ARGUMENTS)
 _ENQUEUE_BRIEFLY = _ENQUEUE + _BRIEFLY
-_ENQUEUE_PLAIN = _enqueue(_PLAIN)
+# What most jobs need, with fewer values to send: these calls are counted in microseconds.
+_ENQUEUE_PLAIN = _enqueue(("kind", "payload", "queue", "priority", "max_attempts"))
 # One text instead of a row for each id: most are never read.
 _ENQUEUE_MANY = (
     "select array_to_string(array(select cast(e as text) from {}.enqueue_many_v1("
@@ -56,9 +55,7 @@ _SUBMIT_EACH = "select error, detail, id, kind, queue from {}.submit_each_v1(%s:
 _NOTIFY = "select {}.notify_v1(%s::text[]) from pg_catalog.set_config('synchronous_commit', 'off', true)"
 _CLOCK = "select cast(extract(epoch from clock_timestamp()) * 1000000 as bigint)"
 
-
 _PER_MS = 4096
-_NS_PER_MS = 1_000_000
 _FRACTIONS = [f"{n:03x}" for n in range(_PER_MS)]
 _VARIANT = {f"{n:x}": "89ab"[n % 4] for n in range(16)}
 
@@ -89,11 +86,8 @@ class IdMaker:
         return IdMaker(self.clock)
 
     def make(self, count: int) -> list[str]:
-        """Return so many new ids, each 48 bits of milliseconds, 12 bits of their fraction, 62 random bits.
-
-        As text, as they are sent: a batch of a thousand takes a millisecond.
-        """
-        now = (self.clock() + self._offset_ns) * _PER_MS // _NS_PER_MS
+        """Return so many new ids as text: 48 bits of milliseconds, 12 of their fraction, 62 random ones each."""
+        now = (self.clock() + self._offset_ns) * _PER_MS // 1_000_000
         with self._lock:
             first = max(now, self._last + 1)
             self._last = first + count - 1
@@ -238,10 +232,9 @@ class ProducerCalls(Calls):
         self, jobs: str, *, all_or_none: bool = False, queues: list[str] | None = None, kinds: list[str] | None = None,
         durable: bool = True,
     ) -> Call[list[Submitted | Refused]]:  # fmt: skip
-        """The first step of an API server: record many intents of many clients, each on its own.
+        """The first step of an API server: record many intents of many clients, each with an id of ours.
 
-        Every job has an id of ours, so that the call may be repeated until it is answered. Not `durable`: no client may
-        learn of it before `accept_many`, which is.
+        Not `durable`: no client may learn of it before `accept_many`, which is.
         """
         args = (jobs, all_or_none, queues, kinds, durable)
         sql = filled(_SUBMIT_MANY, self._prefix)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from leasehold.db.call import Call, Row
-from leasehold.db.store.calls import Calls, column
+from leasehold.db.store.calls import Calls, column, from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +166,12 @@ class SystemCalls(Calls):
 def _system(rows: Sequence[Row]) -> System:
     found: dict[str, Any] = rows[0][0]
     cost = found.pop("per_job")
-    found["tables"] = [_table(row) for row in found["tables"]]
+    found["tables"] = [from_json(TableRow, row, "vacuumed_at", "analyzed_at") for row in found["tables"]]
     found["horizon"] = [HorizonHolder(**row) for row in found["horizon"]]
     return System(
         **found, wal_bytes_per_job=cost["wal_bytes"], transactions_per_job=cost["transactions"], jobs=cost["jobs"],
         jobs_seconds=cost["seconds"],
     )  # fmt: skip
-
-
-def _table(row: dict[str, Any]) -> TableRow:
-    times = {name: row[name] and datetime.fromisoformat(row[name]) for name in ("vacuumed_at", "analyzed_at")}
-    return TableRow(**row | times)
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, tuple[int, bool]]:

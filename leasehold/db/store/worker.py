@@ -107,10 +107,7 @@ class WorkerCalls(Calls):
         self, worker: str, jobs: Sequence[ClaimedJob], progress: Sequence[tuple[float, str] | None] = (), *,
         each: bool = False,
     ) -> Call[Renewal]:  # fmt: skip
-        """Renew leases, by the length that each claim returned, and record progress; waits for no lock.
-
-        With `each`, one by one: for when that was refused.
-        """
+        """Renew leases, each by the length of its claim, and record progress; waits for no lock. `each`: one by one."""
         fractions = [p and p[0] for p in progress] if any(progress) else None
         notes = [p and p[1] for p in progress] if any(progress) else None
         sql = filled(_RENEW_EACH if each else _RENEW, self._prefix)
@@ -123,13 +120,11 @@ class WorkerCalls(Calls):
 
     def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[int]:
         """Report successes; returns how many count. If not all do, `completed` says which."""
-        read = lambda rows: rows[0][0]  # noqa: E731
-        return Call(filled(_COMPLETE, self._prefix), _successes(worker, tokens, results), read, repeatable=True)
+        return Call(filled(_COMPLETE, self._prefix), _successes(worker, tokens, results), scalar, repeatable=True)
 
     def completed(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[str]]:
         """Make or repeat the same report; returns the ids that count."""
-        args = _successes(worker, tokens, results)
-        return Call(filled(_COMPLETED, self._prefix), args, _ids, repeatable=True)
+        return Call(filled(_COMPLETED, self._prefix), _successes(worker, tokens, results), _ids, repeatable=True)
 
     def complete_in(self, worker: str, token: Token, result: str | None) -> Call[bool]:
         """Report one success on any connection: every argument is text, as in `enqueue`. Returns whether it counts."""
