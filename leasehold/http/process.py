@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, Final
@@ -11,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from leasehold.db.migrations.compatibility import presence, presence_problem, version_problem, versions
+from leasehold.db.migrations.compatibility import schema_problem
 from leasehold.db.migrations.files import packaged
 from leasehold.errors import LeaseholdError
 from leasehold.http.front import BOUNDS, Answer, Meter, operation
@@ -21,11 +22,8 @@ from leasehold.http.schemas import View, parameter
 from leasehold.operate.caller import Caller
 from leasehold.operate.reasons import MEANINGS
 
-_GOOD_FOR: Final = 0.5
-"""Seconds for which the database's answer is kept."""
-
 _NAME: Final = parameter("path", "name", "The end of its type.", {"type": "string"}, "idempotency-conflict")
-_WORDS: Final = {200: {"description": "In words.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+_TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 _WELL: Final = {200: {"description": "It is."}}
 _NOT_READY: Final = ("database-unavailable", "schema-mismatch")
 
@@ -53,24 +51,16 @@ async def readyz(request: Request) -> Answer:
     """Return 200 when the database answers and has a schema that this release knows, else 503."""
     parts: Runtime = await request.app.state.leasehold.runtime()
     # Open to all, so it must not be a way to keep the database busy.
-    problem = await parts.readiness.get("ready", _GOOD_FOR, lambda: _problem(parts))
+    check = partial(schema_problem, parts.database.arun, latest=packaged().latest, schema=parts.app.settings.schema)
+    _, problem = await parts.readiness.get("ready", 0.5, check)
     if problem is not None:
         raise problem
     return _OK
 
 
-async def _problem(parts: Runtime) -> LeaseholdError | None:
-    schema = parts.app.settings.schema
-    problem = presence_problem(await parts.database.arun(presence(schema)), schema=schema)
-    if problem is None:
-        found = await parts.database.arun(versions(schema))
-        problem = version_problem(found, latest=packaged().latest, schema=schema)
-    return problem
-
-
 @operation(
     "GET /problems/{name}", "explainProblem", "What a type of problem means", tag="process", parameters=[_NAME],
-    answers=_WORDS, problems=["not-found"],
+    answers={200: {"description": "In words.", "content": _TEXT}}, problems=["not-found"],
 )  # fmt: skip
 async def explain(request: Request) -> PlainTextResponse:
     """Return the meaning: the types of problem details are relative references to here."""
@@ -82,10 +72,11 @@ async def explain(request: Request) -> PlainTextResponse:
 
 # -- metrics
 
-_TEXT: Final = {200: {"description": "The metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
 
-
-@operation("GET /metrics", "getMetrics", "Metrics for Prometheus", ("read", "operate"), tag="process", answers=_TEXT)
+@operation(
+    "GET /metrics", "getMetrics", "Metrics for Prometheus", ("read", "operate"), tag="process",
+    answers={200: {"description": "The metrics.", "content": _TEXT}},
+)  # fmt: skip
 async def metrics(request: Request, parts: Runtime, caller: Caller) -> PlainTextResponse:
     """Return those of this process; with several behind one address, scrape each at its own. A token for some queues
     or kinds sees how many of their jobs wait and run, and nothing of the process.

@@ -4,13 +4,17 @@ During a rolling deployment, programs of the release before work with the schema
 them: a program has the highest migration of its release, and a schema has `Versions`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from psycopg import Connection, sql
 
+from leasehold._aio import run_blocking
 from leasehold.db.call import Call
 from leasehold.errors import LeaseholdError, NotPermitted, SchemaMismatch
+
+T = TypeVar("T")
 
 _PRESENCE = """
 select n.oid is not null,
@@ -62,8 +66,16 @@ def versions(schema: str) -> Call[Versions]:
     return Call(statement.as_string(None), (), lambda rows: Versions(*rows[0]))
 
 
-def presence_problem(found: Presence, *, schema: str) -> LeaseholdError | None:
-    """Return the error for a program that needs the schema, or None when its versions can be asked."""
+async def schema_problem(
+    ask: Callable[[Call[Any]], Awaitable[Any]], *, latest: int, schema: str
+) -> tuple[Presence, LeaseholdError | None]:
+    """Return what is there, and the error for a program that knows migrations up to `latest`, or None."""
+    found: Presence = await ask(presence(schema))
+    problem = _presence_problem(found, schema)
+    return found, problem or version_problem(await ask(versions(schema)), latest=latest, schema=schema)
+
+
+def _presence_problem(found: Presence, schema: str) -> LeaseholdError | None:
     if not found.installed:
         what = "is not installed" if found.exists else "does not exist"
         return SchemaMismatch(
@@ -156,10 +168,14 @@ class Applied:
     """What is wrong with roles and grants, in words."""
 
 
+async def ask_blocking(connection: Connection, call: Call[T]) -> T:
+    """Run a call in the transaction of a connection."""
+    return call.read(connection.execute(call.sql.encode(), call.args or None).fetchall())
+
+
 def read_applied(connection: Connection, schema: str) -> Applied:
     """Read the bookkeeping; nothing is applied to an empty database."""
-    asked = presence(schema)
-    found = asked.read(connection.execute(asked.sql.encode(), asked.args).fetchall())
+    found = run_blocking(ask_blocking(connection, presence(schema)))
     if not found.installed:
         return Applied(presence=found)
     query = sql.SQL("select version, checksum, supports_from from {} order by version")

@@ -68,11 +68,8 @@ _PASSING = (
 
 
 def worth_repeating(error: Error) -> bool:
-    """Return whether the same transaction may succeed the next time.
-
-    Besides locks: roles belong to the whole server, out of reach of a lock in one database, so two
-    databases that are migrated at once may both try to create one.
-    """
+    """Return whether the same transaction may succeed the next time."""
+    # Roles belong to the whole server, out of reach of a lock in one database: two migrations may both create one.
     if isinstance(error, errors.UniqueViolation):
         return error.diag.schema_name == "pg_catalog"
     return isinstance(error, _PASSING)

@@ -1,11 +1,9 @@
 """The SQL files of a release: numbered migrations and re-creatable function files.
 
-`migrations/NNNN_name.sql` are append-only: once released, a file never changes. Comment lines at
-its top may hold `-- supports: N`, the lowest migration number whose programs still work with the
-schema after this migration; without it the value of the migration before is carried over.
-
-`functions/*.sql` hold `create or replace` statements and are applied again when they change.
-Those named `zz_*.sql` (grants) run after every change of anything.
+`migrations/NNNN_name.sql` are append-only: once released, a file never changes. Comment lines at its top may hold
+`-- supports: N`, the lowest migration number whose programs still work with the schema after this migration; without
+it the value of the migration before is carried over. `functions/*.sql` hold `create or replace` statements and are
+applied again when they change. Those named `zz_*.sql` (grants) run after every change of anything.
 """
 
 from collections.abc import Iterator

@@ -1,31 +1,25 @@
 """Bring a database to the schema of this release, see what that would do, check that it was done.
 
-A migration is one transaction under an advisory lock: any number of processes may start it at once,
-it happens once, and it happens as a whole or not at all. A release that adds or changes a function
-which its programs need also adds a migration, be it an empty one: `check` compares migrations.
+A migration is one transaction under an advisory lock: any number of processes may start it at once, it happens once,
+and as a whole or not at all. A release whose programs need a new function adds a migration, if need be an empty one:
+`check` compares migrations.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from psycopg import Connection, Error, errors
 
+from leasehold._aio import run_blocking
 from leasehold.config import DEFAULT_SCHEMA, checked_schema
-from leasehold.db.call import Call
 from leasehold.db.connections.dial import connected
 from leasehold.db.connections.io import CallDeadline
-from leasehold.db.migrations.compatibility import (
-    Presence,
-    presence,
-    presence_problem,
-    read_applied,
-    version_problem,
-    versions,
-)
+from leasehold.db.migrations.compatibility import Presence, ask_blocking, read_applied, schema_problem
 from leasehold.db.migrations.errors import FITNESS, explain, turn_never_came, unfit, worth_repeating
 from leasehold.db.migrations.files import Source, packaged
 from leasehold.db.migrations.function_sets import RESTORE, FunctionSet, latest_set
@@ -122,11 +116,8 @@ def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Sou
         with _connected(target, schema) as connection, _within(connection, _ANSWER):
             return check(connection, schema=schema, source=source)
     with _explained(target, schema), target.transaction():
-        found = _ask(target, presence(schema))
         latest = (source or packaged()).latest
-        problem = presence_problem(found, schema=schema) or version_problem(
-            _ask(target, versions(schema)), latest=latest, schema=schema
-        )
+        found, problem = run_blocking(schema_problem(partial(ask_blocking, target), latest=latest, schema=schema))
     if problem:
         raise problem
     return found
@@ -146,12 +137,11 @@ def _explained(connection: Connection, schema: str) -> Iterator[None]:
     """Turn errors of the driver into ours; the failed transaction has ended by then."""
     try:
         yield
-    except _StepFailedError as failed:
+    except (_StepFailedError, Error) as failed:
+        step = failed.step if isinstance(failed, _StepFailedError) else Step(title="transaction", text="")
+        error = failed.error if isinstance(failed, _StepFailedError) else failed
         with _within(connection, _ANSWER):
-            raise explain(connection, failed.step, failed.error, schema=schema) from failed.error
-    except Error as error:
-        with _within(connection, _ANSWER):
-            raise explain(connection, Step(title="transaction", text=""), error, schema=schema) from error
+            raise explain(connection, step, error, schema=schema) from error
 
 
 @contextmanager
@@ -233,10 +223,6 @@ def _kept(connection: Connection, schema: str) -> FunctionSet:
             hint="each migration that changes functions keeps those before it; to go back further, restore a backup",
         )
     return found
-
-
-def _ask(connection: Connection, call: Call[T]) -> T:
-    return call.read(connection.execute(call.sql.encode(), call.args or None).fetchall())
 
 
 def _run(connection: Connection, step: Step, seconds: float) -> None:

@@ -183,14 +183,11 @@ def _refuse_contradiction(source: Source, applied: Applied, schema: str) -> None
 
 
 def _superseded(source: Source, applied: Applied, release: str) -> bool:
-    """Return whether a release after this one has left its function files in the database.
-
-    During a rolling deployment a program of the release before may start again and migrate: it must not
-    replace the new functions, which other programs need.
+    """Return whether a later release has left its function files: a program of the release before, which starts again
+    during a rolling deployment and migrates, must not replace the new functions that other programs need.
     """
-    if applied.versions.version > source.latest:
-        return True
-    return any(_order(by) > _order(release) for _, by in applied.functions.values())
+    later = (_order(by) > _order(release) for _, by in applied.functions.values())
+    return applied.versions.version > source.latest or any(later)
 
 
 def _order(release: str) -> tuple[int, ...]:
@@ -232,10 +229,8 @@ $$;"""
 
 
 def script(*, schema: str = DEFAULT_SCHEMA, after: int = 0, source: Source | None = None) -> str:
-    """Return SQL that does what `migrate()` does, in one transaction with its bookkeeping.
-
-    It installs into a database without the schema, or, with `after`, upgrades a schema that is
-    exactly at that migration. Anywhere else it fails and changes nothing.
+    """Return SQL that does what `migrate()` does: it installs into a database without the schema, or, with `after`,
+    upgrades a schema that is exactly at that migration. Anywhere else it fails and changes nothing.
     """
     schema = checked_schema(schema)
     source = source or packaged()
