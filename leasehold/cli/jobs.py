@@ -12,7 +12,7 @@ from leasehold.cli.job_fields import detail_json, detail_lines, filtered, note
 from leasehold.cli.options import Commands, Session, job_id, length
 from leasehold.db.store import JobDetail, JobPage, JobRow
 from leasehold.errors import ConfigError, JobUnknown
-from leasehold.operate import jobs
+from leasehold.operate import jobs, system
 from leasehold.operate.jobs import Change
 from leasehold.operate.reasons import DEAD
 
@@ -217,7 +217,7 @@ def _change(
     if not wanted:
         raise ConfigError("which jobs?", hint="give ids, or a filter such as --kind or --queue")
     if change is jobs.RETRY:  # what fails again meanwhile is not retried twice
-        wanted = {**wanted, "finished_before": op.run(jobs.now).isoformat()}
+        wanted = {**wanted, "finished_before": op.run(system.clock).isoformat()}
     found = op.run(jobs.change_matching, change, wanted, min(most, _COUNTED), dry_run=True)
     if not found.matched:
         _check_names(op, wanted)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -105,27 +104,25 @@ async def explain(op: Operator, job: UUID) -> list[Obstacle]:
 async def shown(op: Operator, job: UUID) -> ShownJob:
     """Return all that there is to show of a job."""
     found = await detail(op, job)
-    obstacles = await explain(op, job)
-    lines = await op.ask(op.store.logs(job)) if op.caller.sees_content else []
-    return ShownJob(detail=found, obstacles=obstacles, logs=lines)
+    return ShownJob(detail=found, obstacles=await explain(op, job), logs=await _logs(op, job))
 
 
 async def logs(op: Operator, job: UUID) -> list[LogRow]:
     """Return the lines that each attempt logged, oldest attempt first; none for callers that do not see content."""
     await _check_visible(op, job)
-    found = await op.ask(op.store.logs(job)) if op.caller.sees_content else []
+    found = await _logs(op, job)
     if not found:
         await detail(op, job)  # which raises, if there is no such job
     return found
 
 
+async def _logs(op: Operator, job: UUID) -> list[LogRow]:
+    return await op.ask(op.store.logs(job)) if op.caller.sees_content else []
+
+
 async def change(op: Operator, how: Change, job: UUID, why: str | None = None) -> bool:
     """Change a job; False: its state does not allow it."""
     await _check_visible(op, job)
-    return await _change(op, how, job, why)
-
-
-async def _change(op: Operator, how: Change, job: UUID, why: str | None = None) -> bool:
     return await op.ask(how.one(op.store, job, why or f"by {op.caller.name}"))
 
 
@@ -141,13 +138,8 @@ async def change_each(op: Operator, how: Change, jobs: Iterable[UUID]) -> int:
     count = 0
     for job in await _visible(op, list(jobs)):
         with suppress(JobUnknown):
-            count += await _change(op, how, job)
+            count += await op.ask(how.one(op.store, job, f"by {op.caller.name}"))
     return count
-
-
-async def now(op: Operator) -> datetime:
-    """Return the time by the clock of the database."""
-    return datetime.fromtimestamp(await op.ask(op.store.clock()) / 1e6, UTC)
 
 
 async def change_matching(
@@ -156,8 +148,7 @@ async def change_matching(
     """Change the jobs that match, at most `limit`; a dry run only counts them."""
     if how.many is None:
         raise ValueError(f"{how.verb} is for one job at a time")
-    fitting = op.caller.narrowed(wanted)
-    return await op.ask(how.many(op.store, fitting, limit, dry_run, why or f"by {op.caller.name}"))
+    return await op.ask(how.many(op.store, op.caller.narrowed(wanted), limit, dry_run, why or f"by {op.caller.name}"))
 
 
 async def _check_visible(op: Operator, job: UUID) -> None:

@@ -5,9 +5,7 @@ from leasehold.operate.operator import Operator
 
 
 async def listed(op: Operator) -> list[QueueRow]:
-    """Return every queue that has jobs to run, runs jobs, did so in the last hour, is declared by a task, is paused, is
-    limited, or is served by a live worker.
-    """
+    """Return every queue that has jobs or had some lately, is declared, paused, limited or served by a live worker."""
     return await op.ask(op.store.queues(**op.caller.narrow()))
 
 

@@ -14,7 +14,6 @@ from leasehold.schedule import Schedule
 T = TypeVar("T")
 
 WHAT: Final = "changing schedules"
-_NEXT_RUNS: Final = 5
 
 
 async def listed(op: Operator, key: str | None = None) -> list[StoredSchedule]:
@@ -63,9 +62,9 @@ async def remove(op: Operator, key: str) -> None:
 
 
 def next_runs(row: StoredSchedule) -> list[datetime]:
-    """Return the next due times, which take time to compute."""
+    """Return the next five due times, which take time to compute."""
     try:
-        return row.upcoming(_NEXT_RUNS)
+        return row.upcoming(5)
     except ConfigError:  # SQL took a rule that makes no sense; the row's `problem` says so
         return []
 

@@ -10,10 +10,7 @@ from leasehold.db.store import Bucket, FlowRow
 from leasehold.operate.operator import Operator
 
 LONGEST: Final = 14 * 24 * 3600
-_MOST: Final = 1000
 _STEPS: Final = (10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400)
-_LATE: Final = timedelta(seconds=15)
-"""Workers send their tallies up to this late: until then a bucket is not complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +38,10 @@ async def read(
     if narrow["queues"] is None and narrow["kinds"] is None:
         flow = await op.ask(op.store.flow(seconds, size))
     length = timedelta(seconds=size)
-    # A bucket that is not complete would appear as a fall. Long steps are shown all the same: they fill for minutes.
-    complete = [bucket for bucket in buckets if size >= 600 or bucket.at + length + _LATE <= now]
+    # A bucket that is not complete would appear as a fall: workers send their tallies up to fifteen seconds late. Long
+    # steps are shown all the same: they fill for minutes.
+    over = now - length - timedelta(seconds=15)
+    complete = [bucket for bucket in buckets if size >= 600 or bucket.at <= over]
     since = buckets[0].at
     return Statistics(
         step=size,
@@ -57,7 +56,7 @@ def fitting_step(seconds: int, step: int | None) -> int:
     """Return the step that was asked for, or one that makes about a hundred; never more than a thousand."""
     if step is None:
         step = next((size for size in _STEPS if seconds <= size * 120), _STEPS[-1])
-    least = -(-seconds // _MOST)
+    least = -(-seconds // 1000)
     return max(step, -(-least // 10) * 10)
 
 

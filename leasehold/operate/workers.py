@@ -11,18 +11,17 @@ from leasehold.operate.operator import Operator
 
 MOST_RUNNING: Final = 1000
 MOST_WORKERS: Final = 200
-_MOST_WAITING: Final = 100
 _MOST_DEAD: Final = 100
 
 
 async def listed(op: Operator, limit: int = 200) -> list[WorkerRow]:
     """Return the workers seen last that serve what the caller may see; their other queues and kinds are left out."""
-    found = await op.ask(op.store.workers(limit))
-    known = [
-        replace(row, queues=_common(op.caller.queues, row.queues), kinds=_common(op.caller.kinds, row.kinds))
-        for row in found
-    ]
-    return [row for row in known if row.queues != [] and row.kinds != []]
+    known = []
+    for row in await op.ask(op.store.workers(limit)):
+        queues, kinds = _common(op.caller.queues, row.queues), _common(op.caller.kinds, row.kinds)
+        if queues != [] and kinds != []:
+            known.append(replace(row, queues=queues, kinds=kinds))
+    return known
 
 
 async def errors(
@@ -58,6 +57,6 @@ async def unknown_kinds(op: Operator, queues: Sequence[str]) -> dict[str, list[s
     known = {kind for worker in live for kind in worker.kinds or ()}
     found = {}
     for queue in queues:
-        waiting = await page(op, {"state": "queued", "queue": queue}, limit=_MOST_WAITING)
+        waiting = await page(op, {"state": "queued", "queue": queue}, limit=100)
         found[queue] = sorted({job.kind for job in waiting.jobs} - known)
     return found
