@@ -45,10 +45,10 @@ class Api(Starlette):
         self._document: dict[str, Any] = {}
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return the application in the users' middlewares, which see every request and response, problems included."""
+        """Return the application in the users' middlewares, which see every request and response."""
         app: ASGIApp = Table(self._operations, self.router)
         if self.user_middleware:
-            app = Problems(app)
+            app = Problems(app)  # below the users' middlewares, which then see problems
             for cls, args, kwargs in reversed(self.user_middleware):
                 app = cls(app, *args, **kwargs)
         return Front(app, self.state.leasehold.meter)

@@ -71,11 +71,11 @@ class Front:
     """The outermost ASGI middleware."""
 
     def __init__(self, app: ASGIApp, meter: Meter) -> None:
-        self._app = app
+        self._app = Problems(app)
         self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, sign its response, count it. An error becomes a problem."""
+        """Pass the request on, sign its response, count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,10 +99,6 @@ class Front:
 
         try:
             await self._app(scope, receive, signed)
-        except Exception as error:
-            if status:
-                raise
-            await answer_error(error, scope, receive, signed)
         finally:
             route = scope.get(ROUTE)
             method = "(any)" if route is None else scope["method"]
@@ -110,7 +106,7 @@ class Front:
 
 
 class Problems:
-    """The ASGI middleware that turns errors into problems below a program's own middlewares, which then see these."""
+    """The ASGI middleware that turns errors into problems."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -129,17 +125,12 @@ class Problems:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            await answer_error(error, scope, receive, send)
-
-
-async def answer_error(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request that ended with this error. A defect is raised again, for the server's log."""
-    answer: ASGIApp = Response(status_code=499)  # for the metrics: a client that is gone does not see it
-    if not isinstance(error, ClientDisconnect):
-        answer = problem_of(error, f"{scope['method']} {scope['path']!r}", method=scope["method"])
-    await answer(scope, receive, send)
-    if not isinstance(error, EXPECTED):
-        raise error
+            answer: ASGIApp = Response(status_code=499)  # for the metrics: a client that is gone does not see it
+            if not isinstance(error, ClientDisconnect):
+                answer = problem_of(error, f"{scope['method']} {scope['path']!r}", method=scope["method"])
+            await answer(scope, receive, send)
+            if not isinstance(error, EXPECTED):
+                raise  # a defect, for the server's log
 
 
 def _plain(scope: Scope, send: Send) -> tuple[Scope, Send]:
