@@ -21,17 +21,15 @@ from leasehold.operate.jobs import CANCEL
 from leasehold.operate.refusals import Refusal, is_uuid
 
 
-class EventStream(StreamingResponse):
-    """A response of events, until there are no more or the client is gone."""
-
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
+def event_stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+    """Return a response of events, until there are no more or the client is gone."""
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 async def job_events(parts: Runtime, caller: Caller, job: Seen, last: str | None) -> AsyncGenerator[bytes, None]:
     """Yield an event at once and at each change, comments in between, and end with the job. `last`: the id of the last
-    event that the client has seen, which is the ETag without its quotes: not every client repeats quotes.
+    event that the client has seen, the ETag: without its quotes, which not every client repeats.
     """
     seen: Seen | None = None
     while True:
@@ -58,9 +56,6 @@ READERS: Final = ("status", "read", "operate")
 """With `status` a token sees the jobs of its namespace, with `read` or `operate` all of its queues and kinds."""
 
 _WIDER: Final = ("read", "operate")
-
-CANCELLERS: Final = ("submit", "operate")
-"""With `submit` a token cancels jobs of its namespace, with `operate` all of its queues and kinds."""
 
 _wait: Final = TypeAdapter[int](Annotated[int, Field(ge=0, le=60)])
 
@@ -153,14 +148,14 @@ async def get_job_result(request: Request, parts: Runtime, caller: Caller) -> An
     },
     problems=["not-found", "overloaded"],
 )  # fmt: skip
-async def watch_job(request: Request, parts: Runtime, caller: Caller) -> EventStream:
+async def watch_job(request: Request, parts: Runtime, caller: Caller) -> StreamingResponse:
     """Send events until the job ends. With Last-Event-ID the stream begins with the next change. Reads only."""
     job = await seen(parts, caller, request.path_params["jobId"], *_WIDER)
-    return EventStream(job_events(parts, caller, job, request.headers.get("last-event-id")))
+    return event_stream(job_events(parts, caller, job, request.headers.get("last-event-id")))
 
 
 @operation(
-    "DELETE /jobs/{jobId}", "cancelJob", "Cancel a job", CANCELLERS, result=StatusView, parameters=[_JOB_ID],
+    "DELETE /jobs/{jobId}", "cancelJob", "Cancel a job", ("submit", "operate"), result=StatusView, parameters=[_JOB_ID],
     answers={200: {"description": "It is CANCELLED, now or before. A running task is stopped."}},
     problems=["not-found", "already-finished"],
 )  # fmt: skip

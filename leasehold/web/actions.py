@@ -36,10 +36,7 @@ def _body(**fields: Any) -> type[BaseModel]:
 
 
 def _doing(operation: Operation[..., Any], done: str, idle: str | None = None) -> Action:
-    """Return an action that runs an operation with the fields of its body, in their order.
-
-    `done` is its answer, `idle` the one if there was nothing to do.
-    """
+    """Return an action that runs an operation with the fields of its body in order; `idle`: if nothing was to do."""
 
     async def act(visit: Visit, body: BaseModel) -> Response:
         values = dict(body)

@@ -10,12 +10,6 @@ from leasehold.web.flow import QueueFacts
 from leasehold.web.words import number, span
 
 HOUR: Final = timedelta(hours=1)
-_LATELY: Final = timedelta(hours=24)
-_SLACK: Final = timedelta(seconds=5)
-"""An expired lease is found by the next sweep; until then it needs no attention."""
-
-_LONG: Final = 300.0
-"""Seconds after which what holds vacuum back needs attention."""
 
 
 class Item(NamedTuple):
@@ -68,7 +62,8 @@ def _dead(jobs: Sequence[JobRow], capped: bool) -> Iterator[Item]:
 
 
 def _leases(running: Sequence[JobRow], now: datetime) -> Iterator[Item]:
-    expired = [job for job in running if job.lease_expires_at is not None and job.lease_expires_at < now - _SLACK]
+    due = now - timedelta(seconds=5)  # the next sweep finds it; until then it needs no attention
+    expired = [job for job in running if job.lease_expires_at is not None and job.lease_expires_at < due]
     if expired:
         what = "1 lease has" if len(expired) == 1 else f"{number(len(expired))} leases have"
         yield Item("bad", f"{what} expired", "no sweep has returned them yet: is any worker alive?", "/workers")
@@ -93,7 +88,7 @@ def _queue(one: QueueFacts, unknown: Sequence[str]) -> Iterator[Item]:
 
 
 def _workers(workers: Sequence[WorkerRow], now: datetime) -> Iterator[Item]:
-    silent = [w for w in workers if not w.live and w.stopped_at is None and w.seen_at > now - _LATELY]
+    silent = [w for w in workers if not w.live and w.stopped_at is None and w.seen_at > now - timedelta(hours=24)]
     for worker in silent[:3]:
         where = f"pid {worker.pid} on {worker.host}" if worker.host else worker.id
         said = span((now - worker.seen_at).total_seconds())
@@ -113,7 +108,7 @@ def _errors(errors: Sequence[ErrorGroup], now: datetime) -> Iterator[Item]:
 
 
 def _server(server: System) -> Iterator[Item]:
-    held = [holder for holder in server.horizon if holder.seconds is not None and holder.seconds > _LONG]
+    held = [holder for holder in server.horizon if holder.seconds is not None and holder.seconds > 300]
     for holder in held[:1]:
         yield Item("warn", "Vacuum is held back", f"by {holder.words} for {span(holder.seconds)}", "/system")
     if server.standby:

@@ -14,8 +14,6 @@ OLD: Final = 60.0
 _TONES: Final = {"empty": "idle", "steady": "good", "clearing": "good", "growing": "bad", "unserved": "bad"}
 """Of the outlooks; all others need attention, but are not urgent."""
 
-_ORDER: Final = ("bad", "warn", "good", "idle")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
@@ -36,7 +34,7 @@ async def queue_facts(visit: Visit) -> list[QueueFacts]:
     rows, rates = await asyncio.gather(visit.recent(queues.listed), visit.recent(queues.rates))
     by_name = {rate.queue: rate for rate in rates}
     found = [_joined(row, by_name.get(row.queue), visit) for row in rows]
-    return sorted(found, key=lambda one: (_ORDER.index(one.tone), one.row.queue))
+    return sorted(found, key=lambda one: (("bad", "warn", "good", "idle").index(one.tone), one.row.queue))
 
 
 def _joined(row: QueueRow, rate: Rate | None, visit: Visit) -> QueueFacts:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from leasehold._aio import within
 from leasehold.errors import LeaseholdError
-from leasehold.http.jobs import EventStream
+from leasehold.http.jobs import event_stream
 from leasehold.http.problems import Problem
 from leasehold.web.visit import MOMENT, Visit
 from leasehold.web.words import iso
@@ -19,18 +19,15 @@ from leasehold.web.words import iso
 INTERVAL: Final = 2.0
 """Seconds between two events."""
 
-_MOST: Final = 1000
-"""Pages that one process keeps informed."""
-
 _open: Final[set[object]] = set()
-"""One object for each of them."""
+"""One object for each page that this process keeps informed."""
 
 
 async def stream(visit: Visit) -> Response:
     """Return server-sent events: one every two seconds, saying whether the database answers."""
-    if len(_open) >= _MOST:
+    if len(_open) >= 1000:
         raise Problem("overloaded", f"{len(_open):,} pages are kept informed already", retry_after=10)
-    return EventStream(_events(visit))
+    return event_stream(_events(visit))
 
 
 async def _events(visit: Visit) -> AsyncGenerator[bytes, None]:

@@ -30,8 +30,6 @@ SECURITY: Final = {
 }
 """On every answer of the dashboard."""
 
-_NOW: Final = 'data-now=""'
-
 
 @cache
 def environment() -> Environment:
@@ -45,13 +43,8 @@ def environment() -> Environment:
     )
     made.filters |= {"span": words.span, "number": words.number, "size": words.size, "iso": words.iso, "when": when}
     made.filters["counted"] = lambda count: words.number(*count)
-    made.globals |= {
-        "DEAD": reasons.DEAD,
-        "MEANINGS": reasons.MEANINGS,
-        "REASONS": reasons.REASONS,
-        "shown_state": words.shown_state,
-        "version": __version__,
-    }
+    made.globals |= {name: getattr(reasons, name) for name in ("DEAD", "MEANINGS", "REASONS")}
+    made.globals |= {"shown_state": words.shown_state, "version": __version__}
     return made
 
 
@@ -84,5 +77,5 @@ def page(request: Request, template: str, context: Mapping[str, Any], *, status:
     }
     if status == 200 and (header(request.scope, b"if-none-match") or b"").decode("latin-1") == etag:
         return Response(status_code=304, headers=headers)
-    text = text.replace(_NOW, f'data-now="{headers["x-now"]}"', 1)
+    text = text.replace('data-now=""', f'data-now="{headers["x-now"]}"', 1)
     return Response(text, status_code=status, media_type="text/html; charset=utf-8", headers=headers)

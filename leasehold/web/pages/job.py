@@ -17,8 +17,6 @@ from leasehold.web.visit import Visit
 from leasehold.web.words import span
 
 WIDTH: Final = 1000.0
-_MOST: Final = 40
-"""Attempts in the picture; the table has all of them."""
 
 
 async def show(visit: Visit) -> Response:
@@ -43,9 +41,8 @@ async def show(visit: Visit) -> Response:
 
 def _line(line: list[Any]) -> tuple[datetime | str, str, str]:
     at, level, text = (*line[:3], "", "", "")[:3]
-    if isinstance(at, int | float) and 0 <= at < 1e11:
-        return datetime.fromtimestamp(at, UTC), str(level), str(text)
-    return str(at), str(level), str(text)
+    is_moment = isinstance(at, int | float) and 0 <= at < 1e11
+    return datetime.fromtimestamp(at, UTC) if is_moment else str(at), str(level), str(text)
 
 
 def _commands(
@@ -120,7 +117,7 @@ class Story(NamedTuple):
 def story(detail: JobDetail, now: datetime) -> Story:
     """Return the job's life so far. Widths grow with the logarithm: waits of days stand beside runs of a second."""
     job = detail.job
-    attempts = detail.attempts[-_MOST:]
+    attempts = detail.attempts[-40:]  # the table has all of them
     left_out = len(detail.attempts) - len(attempts)
     at = attempts[0].claimed_at if left_out else job.created_at
     found: list[tuple[str, str, float]] = []

@@ -37,17 +37,9 @@ FIELDS: Final = {_SHORT.get(name, name): name for name in (*JobFilter.model_fiel
 
 PAGE: Final = 50
 _COOKIE: Final = "leasehold_payload_"
-_KEPT: Final = re.compile(r"[0-9a-f]{8}", re.ASCII)
-_ELSEWHERE: Final = "what the payload must contain is kept in the browser that searched; write it here again"
-_MOST_KEPT: Final = 5
-"""Conditions that one browser keeps: with more, and long ones, its requests would have too large a head."""
-_LONGEST_CONDITION: Final = 2000
-_LONGEST_FORM: Final = 32 * 1024
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|min|m|h|d)", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_LONGEST_TRAIL: Final = 20
-_DEEPEST: Final = 20
 _WORD: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
 
 
@@ -74,7 +66,7 @@ class Wanted:
     @property
     def next(self) -> str:
         """The trail of the page after this one."""
-        return "~".join([*self.trail, self.cursor or "0"][-_LONGEST_TRAIL:])
+        return "~".join([*self.trail, self.cursor or "0"][-20:])
 
     @property
     def back(self) -> str | None:
@@ -104,9 +96,7 @@ def wanted_of(params: QueryParams, jar: Mapping[str, str] | None = None) -> Want
 
 
 def _unknown(params: QueryParams) -> str | None:
-    """Return what is wrong with a query that names a state or a filter that there is not: to leave it out would show
-    more jobs than were asked for, and change them.
-    """
+    """Return what is wrong with a query: to leave it out would show more jobs than were asked for, and change them."""
     if (state := params.get("state", "")) and state not in STATES:
         return f"state {state[:40]!r} unknown; known: {', '.join(STATES)}"
     for name in params:
@@ -121,13 +111,13 @@ def _unknown(params: QueryParams) -> str | None:
 async def show(visit: Visit) -> Response:
     """Return the page."""
     params = visit.request.query_params
-    if "q" in params or ("payload" in params and not _KEPT.fullmatch(params["payload"].strip())):
+    if "q" in params or ("payload" in params and not re.fullmatch("[0-9a-f]{8}", params["payload"].strip())):
         return _redirected(visit.request, params)
     wanted = wanted_of(params, visit.request.cookies)
     state = {"state": wanted.state} if wanted.state else {}
     problem, rows, cursor = wanted.unknown, [], None
     if problem is None and wanted.kept and "payload" not in wanted.given:
-        problem = _ELSEWHERE
+        problem = "what the payload must contain is kept in the browser that searched; write it here again"
     if problem is None:
         try:
             found = await visit.run(jobs.listed, chosen(JobFilter, wanted.given) | state, wanted.cursor, PAGE)
@@ -149,13 +139,11 @@ async def show(visit: Visit) -> Response:
 async def search(request: Request, parts: Runtime) -> Response:
     """Redirect to what a search form asks for in its body."""
     check_same_origin(request)
-    return _redirected(request, await read_form(request, most=_LONGEST_FORM, seconds=parts.settings.body_seconds))
+    return _redirected(request, await read_form(request, most=32 * 1024, seconds=parts.settings.body_seconds))
 
 
 def _given(asked: ImmutableMultiDict[str, str], names: Iterable[str]) -> dict[str, Any]:
-    """Return what is not empty of these fields: metadata as a list, of any other name a single value or, if it was
-    repeated, a list, which the page refuses.
-    """
+    """Return what is not empty of these fields: one value each, or a list: of metadata, and of what was repeated."""
     found: dict[str, Any] = {}
     for name in names:
         values = list(dict.fromkeys(value.strip() for value in asked.getlist(name) if value.strip()))
@@ -180,11 +168,12 @@ def _redirected(request: Request, asked: ImmutableMultiDict[str, str]) -> Respon
     query = urlencode(fields | ({"payload": kept} if condition else {}), doseq=True)
     response = RedirectResponse(f"{base}/jobs{'?' if query else ''}{query}", status_code=303)
     if condition:
-        value = base64.urlsafe_b64encode(condition[:_LONGEST_CONDITION].encode("utf-8", "replace")).decode()
+        value = base64.urlsafe_b64encode(condition[:2000].encode("utf-8", "replace")).decode()
         set_cookie(request, response, f"{_COOKIE}{kept}", value)
-        # Browsers send the oldest first. A search whose condition is forgotten says so.
+        # A browser keeps five: with more, and long ones, its requests would have too large a head. It sends the oldest
+        # first. A search whose condition is forgotten says so.
         earlier = [name for name in request.cookies if name.startswith(_COOKIE)]
-        for name in earlier[: max(0, len(earlier) + 1 - _MOST_KEPT)]:
+        for name in earlier[: max(0, len(earlier) - 4)]:
             set_cookie(request, response, name, "", 0)
     return response
 
@@ -227,7 +216,7 @@ def contained(text: str) -> dict[str, Any]:
     """Return `to.city=Rome` as the object that a payload must contain. A value that is not JSON is a text."""
     path, sign, value = text.partition("=")
     names = [name.strip() for name in path.split(".")]
-    if not sign or not all(names) or len(names) > _DEEPEST or "\0" in text:
+    if not sign or not all(names) or len(names) > 20 or "\0" in text:
         raise invalid(("payload", "write it as path=value, such as to.city=Rome"))
     try:
         found: Any = json.loads(value, parse_constant=int)  # which refuses NaN and Infinity: JSON has neither

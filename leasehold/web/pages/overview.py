@@ -15,9 +15,6 @@ from leasehold.web.pages.lists import SERVER_SECONDS, VERIFIED_SECONDS, planned
 from leasehold.web.visit import MOMENT, Visit
 
 _SHOWN: Final = 6
-_SEARCHED: Final = 5
-"""Queues that need attention in which the overview searches for kinds that no worker knows."""
-
 _NO_STORE: Final = {"cache-control": "no-store"}
 _SPANS: Final = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "24 h", 7 * 24 * 3600: "7 d"}
 """Seconds that the charts may reach back."""
@@ -38,8 +35,8 @@ async def show(visit: Visit) -> Response:
         planned(visit),
         visit.if_allowed(SERVER_SECONDS, system.server),
     )
-    searched = [one.row.queue for one in queues if one.row.ready and one.row.paused_at is None]  # the worst first
-    unknown = await visit.recent(workers.unknown_kinds, tuple(searched[:_SEARCHED])) if searched else {}
+    searched = [one.row.queue for one in queues if one.row.ready and one.row.paused_at is None]
+    unknown = await visit.recent(workers.unknown_kinds, tuple(searched[:5])) if searched else {}  # the worst first
     items = attention(
         now=visit.now, queues=queues, dead=dead, errors=errors, running=running, workers=found_workers,
         unknown=unknown, invariants=found or [], server=server,
