@@ -28,16 +28,11 @@ M = TypeVar("M", bound=BaseModel)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LARGE: Final = 32 * 1024
-"""Bytes of a body that takes longer to read than it takes to hand it to another thread."""
-
 _READER: Final = ThreadPoolExecutor(1, "leasehold-bodies")
 """One for all: more would only take the interpreter away from the event loop more often."""
 
 _CLOSE = {"connection": "close"}
 """The rest of the body is not read, so the connection is of no further use."""
-
-_WITHOUT: Final[dict[str, Any]] = {"include_url": False, "include_context": False, "include_input": False}
 
 _JSON = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
 
@@ -46,25 +41,17 @@ _fits_header: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?").fullmatch
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first header of a name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value  # type: ignore[no-any-return]
-    return None
+    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def header_key(request: Request) -> str | None:
     """Return the idempotency key in the header, if there is one."""
-    value: bytes | None = None
-    for name, one in request.scope["headers"]:
-        if name == b"idempotency-key":
-            if value is not None:
-                raise Problem("key-conflict", "there are two Idempotency-Key headers: send one of them")
-            value = one
-    if value is None:
-        return None
-    if len(value) > MAX_KEY_BYTES or not _fits_header(value):
+    values = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
+    if len(values) > 1:
+        raise Problem("key-conflict", "there are two Idempotency-Key headers: send one of them")
+    if values and (len(values[0]) > MAX_KEY_BYTES or not _fits_header(values[0])):
         raise invalid(("Idempotency-Key", "1 to 500 printable ASCII characters"))
-    return value.decode("ascii")
+    return values[0].decode("ascii") if values else None
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
@@ -140,7 +127,7 @@ async def _received(request: Request, begun: _Begun, most: int) -> bytes:
 
 async def read_aside(body: bytes, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what `read` makes of a body. A large one is read beside the event loop, which others wait for."""
-    if len(body) <= _LARGE:
+    if len(body) <= 32 * 1024:  # a larger one takes longer to read than to hand over to another thread
         return read(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_READER, partial(read, *args, **kwargs))
 
@@ -170,7 +157,8 @@ def validated(model: type[M], document: Any, prefix: str = "") -> M:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise invalid_fields(error.errors(**_WITHOUT), prefix) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise invalid_fields(found, prefix) from None
 
 
 # -- JSON
@@ -180,7 +168,6 @@ _PLAIN: Final = r'[^"\\\x00-\x1f]*+'
 _opening: Final = re.compile(rf"{_SPACE}([{{\[])(?:{_SPACE}([}}\]]))?").match
 _field: Final = re.compile(rf'{_SPACE}"({_PLAIN}(?:\\.{_PLAIN})*+)"{_SPACE}:{_SPACE}').match
 _after: Final = re.compile(rf"{_SPACE}([,}}\]])").match
-_MARKS: Final = frozenset(",}")
 _ending: Final = re.compile(rf"{_SPACE}\Z").match
 
 
@@ -207,12 +194,13 @@ def parse(text: str) -> Any:
         raise Problem("malformed-json", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
 
 
-def read_object(text: str) -> dict[str, Member]:
-    """Return the fields of the object that a checked text is."""
+def read_object(body: bytes, *, most: int) -> tuple[str, dict[str, Member]]:
+    """Return the text of a body that is an object, and its fields."""
+    text = checked_text(body, most=most)
     members, end = _members(text, 0)
     if not _ending(text, end):
         raise _malformed(text)
-    return members
+    return text, members
 
 
 def read_objects(text: str, at: int) -> list[dict[str, Member]]:
@@ -243,7 +231,7 @@ def _members(text: str, at: int) -> tuple[dict[str, Member], int]:
         if name in members:
             raise _twice(name)
         members[name] = value, begin, end
-        if (mark := text[end : end + 1]) in _MARKS:  # the usual case, without a call
+        if (mark := text[end : end + 1]) in {",", "}"}:  # the usual case, without a call
             at, ended = end + 1, mark == "}"
         else:
             at, ended = _next(text, end, "}")

@@ -8,18 +8,12 @@ What this uses of uvicorn is undocumented: `tests/http/test_uvicorn.py` lists it
 """
 
 from asyncio import TimerHandle, Transport
-from typing import Any, Final
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from leasehold.http.problems import MEDIA_TYPE, Problem
 from leasehold.http.settings import ApiSettings
-
-_PER_CHUNK: Final = 16
-"""Bytes around a chunk that are not counted: its size in hexadecimal digits and two line ends."""
-
-_MOST_DISCARDED: Final = 64 * 1024 * 1024
-"""Bytes of a refused request that are read, so that its sender reads the response."""
 
 
 class _ClosingTransport:
@@ -85,7 +79,7 @@ class PatientProtocol(HttpToolsProtocol):
         """Count the bytes, and pass them to the parser unless a limit is exceeded."""
         if self._discards:
             self._discarded += len(data)
-            if self._discarded > _MOST_DISCARDED:
+            if self._discarded > 64 * 1024 * 1024:  # enough for a sender to read the response
                 self.transport.abort()
             return
         if self._in_body:
@@ -151,8 +145,8 @@ class PatientProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """Allow for the bytes around a chunk."""
-        self._allowed_around += _PER_CHUNK
+        """Allow for the bytes around a chunk: its size in hexadecimal digits and two line ends."""
+        self._allowed_around += 16
 
     def on_message_complete(self) -> None:
         """End the body."""

@@ -87,9 +87,6 @@ _BY_STATUS: Final = {
 }
 """What a router raises."""
 
-_LONGEST_NAME: Final = 200
-"""How much of a field's name an answer repeats: clients choose it."""
-
 _is_name: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*").fullmatch
 
 
@@ -155,7 +152,7 @@ def invalid_fields(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> Pro
     for error in errors:
         # Without the names of types that pydantic adds.
         place = [str(part) for n, part in enumerate(error["loc"]) if n == 0 or isinstance(part, int) or _is_name(part)]
-        name = (prefix + ".".join(place))[:_LONGEST_NAME]
+        name = (prefix + ".".join(place))[:200]  # clients choose names, of any length
         words = "unknown field" if error["type"] == "extra_forbidden" else str(error["msg"])
         found.setdefault(name, words.removeprefix("Value error, "))
     return invalid(*itertools.islice(found.items(), 10))
@@ -192,14 +189,15 @@ REFUSALS: Final[dict[Reason, str]] = {
 """The problems that refusals become."""
 
 _UNKNOWN: Final = ("outcome-unknown", "PostgreSQL does not answer; it may or may not have been done", 1, WARNING)
-_OTHER: Final = "the key belongs to a job of another type or payload"
 _OURS: Final[dict[type[errors.LeaseholdError], tuple[str, str | None, int | None, int]]] = {
     errors.DatabaseReadOnly: ("database-unavailable", "the database of this server takes no writes", 1, WARNING),
     errors.DatabaseUnavailable: ("database-unavailable", "PostgreSQL does not answer; try again", 1, WARNING),
     errors.SchemaMismatch: ("schema-mismatch", "run `leasehold migrate`", 10, ERROR),
     errors.TokenTooStrong: ("forbidden", None, None, DEBUG),
     errors.JobUnknown: ("not-found", "no such job", None, DEBUG),
-    errors.IdempotencyConflict: ("idempotency-conflict", _OTHER, None, DEBUG),
+    errors.IdempotencyConflict: (
+        "idempotency-conflict", "the key belongs to a job of another type or payload", None, DEBUG,
+    ),
     errors.IllegalTransition: ("illegal-transition", None, None, DEBUG),
     errors.LeaseholdError: ("internal", "the server's log has more", None, ERROR),
 }  # fmt: skip

@@ -20,9 +20,6 @@ JobStatusName = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"
 OVER: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 """The statuses that a job keeps."""
 
-MAX_PAIRS: Final = 20
-"""Pairs of metadata in one filter."""
-
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?\d*(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 quoted: Final = json.encoder.encode_basestring_ascii
 
@@ -135,9 +132,8 @@ class JobRequest(RequestedFields):
     )
 
     def columns(self, exact: Mapping[str, str]) -> str:
-        """Return the fields that the job has, by the names of its columns, as the members of a JSON object.
-
-        `exact`: the JSON text of objects, which stays as it is: Python would change the digits of numbers.
+        """Return the job's fields, by the names of its columns, as the members of a JSON object. `exact`: the JSON text
+        of objects, which stays as it is: Python would change the digits of numbers.
         """
         parts = []
         for name, head in _COLUMNS:
@@ -157,7 +153,7 @@ _encode: Final = json.JSONEncoder(default=datetime.isoformat).encode
 
 
 Pair = Annotated[str, Field(pattern="^[^=\\x00]+=[^\\x00]*$")]
-Pairs = Annotated[list[Pair], Field(min_length=1, max_length=MAX_PAIRS)]
+Pairs = Annotated[list[Pair], Field(min_length=1, max_length=20)]
 """All of which a job's metadata must have."""
 
 

@@ -75,15 +75,17 @@ class ApiSettings:
             for field in fields(cls)
             if type(field.default) in {int, float}
         }
-        hidden = (name.strip().casefold() for name in os.environ.get("LEASEHOLD_HIDDEN_FIELDS", "").split(","))
-        origins = (origin.strip() for origin in os.environ.get("LEASEHOLD_ORIGINS", "").split(","))
         dashboard = (os.environ.get("LEASEHOLD_DASHBOARD") or "on").strip().lower()
         if dashboard not in get_args(Dashboard):
             known = ", ".join(get_args(Dashboard))
             raise ConfigError(f"LEASEHOLD_DASHBOARD={dashboard[:40]!r} unknown", hint=f"known: {known}")
-        found |= {"dashboard": dashboard, "hidden_fields": frozenset(filter(None, hidden))}
-        found["origins"] = frozenset(filter(None, origins))
+        hidden, origins = _listed("LEASEHOLD_HIDDEN_FIELDS"), _listed("LEASEHOLD_ORIGINS")
+        found |= {"dashboard": dashboard, "hidden_fields": frozenset(map(str.casefold, hidden)), "origins": origins}
         return cls(**(found | given))
+
+
+def _listed(name: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in os.environ.get(name, "").split(",") if part.strip())
 
 
 def _number(name: str, default: Any) -> Any:

@@ -9,16 +9,7 @@ from starlette.requests import Request
 from leasehold._facts import MAX_KEY_BYTES
 from leasehold.db.store import Refused
 from leasehold.errors import IdempotencyConflict, InvalidJob, NotPermitted
-from leasehold.http.body import (
-    Member,
-    checked_text,
-    header_key,
-    read_aside,
-    read_body,
-    read_object,
-    read_objects,
-    validated,
-)  # fmt: skip
+from leasehold.http.body import Member, header_key, read_aside, read_body, read_object, read_objects, validated
 from leasehold.http.front import Answer, operation
 from leasehold.http.problems import Problem, invalid
 from leasehold.http.runtime import Runtime
@@ -60,11 +51,10 @@ async def submit_job(request: Request, parts: Runtime, caller: Caller) -> Answer
     body = await read_body(request, most=settings.body_bytes, seconds=settings.body_seconds)
     submission = await read_aside(body, _one, body, header_key(request), caller, settings.body_bytes)
     job = await parts.submitter.submit(submission)
-    view = view_of(job)
-    location = (b"location", f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode())
+    headers = [(b"location", f"{request.scope.get('root_path', '')}/jobs/{job.id}".encode())]
     if job.differs is not None:
-        return Answer(202, view, location, (b"idempotency-differs", job.differs.encode()))
-    return Answer(202, view, location)
+        headers.append((b"idempotency-differs", job.differs.encode()))
+    return Answer(202, view_of(job), *headers)
 
 
 @operation(
@@ -97,13 +87,11 @@ OPERATIONS: Final = (submit_job, submit_batch)
 
 
 def _one(body: bytes, key: str | None, caller: Caller, most: int) -> Submission:
-    text = checked_text(body, most=most)
-    return _submission(text, read_object(text), key, caller)
+    return _submission(*read_object(body, most=most), key, caller)
 
 
 def _many(body: bytes, caller: Caller, most: int, most_jobs: int) -> list[Submission]:
-    text = checked_text(body, most=most)
-    members = read_object(text)
+    text, members = read_object(body, most=most)
     if unknown := members.keys() - {"jobs"}:
         raise invalid((min(unknown), "unknown field"))
     if "jobs" not in members:

@@ -33,9 +33,6 @@ R = TypeVar("R")
 LEAST_SECONDS = 0.3
 """What a statement gets even if its oldest item has waited for long."""
 
-_FEW = 32
-"""So many are not worth two statements."""
-
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[T, R]):
@@ -110,12 +107,10 @@ class Coalescer(Generic[T, R]):
                 waiter.resolve(outcome)
 
     def _take(self) -> list[Waiter[T, R]]:
-        """Return all that wait, or a share of many if another task could send the rest: while one batch is in the
-        database, this process works on another.
-        """
+        """Return all that wait, or a share of many: while one batch is in the database, another is prepared."""
         waiting = len(self._waiting)
         free = max(1, self._senders - self._sending)
-        share = waiting if waiting <= _FEW else -(-waiting // free)
+        share = waiting if waiting <= 32 else -(-waiting // free)  # few are not worth two statements
         batch = [self._waiting.popleft() for _ in range(min(share, self._most))]
         return [waiter for waiter in batch if not waiter.answer.done()]
 
@@ -125,15 +120,6 @@ class Coalescer(Generic[T, R]):
 _GONE: Final = Refused("55P03", "the job was pruned meanwhile, or another transaction is changing it")
 
 _UNKNOWN: Final = "%d submissions are answered with 503, their outcome is unknown: %s"
-_IN_USE: Final = "55P03"
-"""The code of a submission whose key an open transaction is using."""
-
-_APART_SECONDS: Final = 5.0
-"""For how long submissions with such a key are sent apart from all others, and how many of them at a time."""
-
-_APART: Final = 32
-
-_MOST_BUSY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +148,7 @@ class Submitter:
             self._send, senders=settings.senders, most=settings.coalesced, stopped=stopped
         )
         self._apart: Coalescer[Submission, Seen] = Coalescer(
-            partial(self._send, each=True), senders=1, most=_APART, stopped=stopped
+            partial(self._send, each=True), senders=1, most=32, stopped=stopped
         )
         self._busy: dict[str, float] = {}
         """Keys that an open transaction was using, and until when their submissions are sent apart from all others."""
@@ -248,8 +234,8 @@ class Submitter:
         recorded: list[tuple[_Waiting, Submitted]] = []
         for waiter, row in zip(batch, rows, strict=True):
             if isinstance(row, Refused):
-                if row.code == _IN_USE and len(self._busy) < _MOST_BUSY:
-                    self._busy[waiter.item.key] = time.monotonic() + _APART_SECONDS
+                if row.code == "55P03" and len(self._busy) < 1000:  # an open transaction is using its key
+                    self._busy[waiter.item.key] = time.monotonic() + 5
                 waiter.resolve(refusal(row))
             elif (caller := waiter.item.caller).restricted and not caller.may(queue=row.queue, kind=row.kind):
                 waiter.resolve(refusal(Refused("LH004", "")))

@@ -4,17 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
 from inspect import signature
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)  # fmt: skip
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
@@ -122,12 +112,6 @@ T = TypeVar("T")
 READS: Final = ("read", "operate")
 """The scopes of a caller that may read."""
 
-OPERATES: Final = ("operate",)
-"""The scope of a caller that may see what jobs carry, and change what happens to them."""
-
-BODY_PROBLEMS: Final = ("malformed-json", "slow-body", "body-too-large", "unsupported-media-type", "invalid-request")
-"""What may be wrong with any body."""
-
 OPERATIONS: Final[list[Operation]] = []
 """All operations under /ops: a path with a longer fixed end before those that would match it too."""
 
@@ -162,7 +146,7 @@ class PageQuery(View):
 
 
 def served(
-    target: str, summary: str, *problems: str, scopes: Sequence[str] = OPERATES, status: int = 200,
+    target: str, summary: str, *problems: str, scopes: Sequence[str] = ("operate",), status: int = 200,
     query: type[View] | None = None, body: type[BaseModel] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (), result: Shown | None = None, example: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:  # fmt: skip
@@ -176,6 +160,15 @@ def served(
     asked = [] if query is None else _of_query(query)
     if in_path or query:
         problems = (*problems, "invalid-request")
+    if body:
+        problems = (
+            *problems,
+            "malformed-json",
+            "slow-body",
+            "body-too-large",
+            "unsupported-media-type",
+            "invalid-request",
+        )
 
     def made(function: F) -> F:
         OPERATIONS.append(
@@ -183,8 +176,7 @@ def served(
                 method=method, path=f"/ops{path}", endpoint=_endpoint(function, in_path, query, asked, status, result),
                 name=to_camel(function.__name__), tag="ops", summary=summary, scopes=scopes, body=body, example=example,
                 answers={status: {"description": "Successful Response"}}, result=result,
-                parameters=[*map(_in_path, in_path), *asked, *parameters],
-                problems=(*problems, *BODY_PROBLEMS) if body else problems,
+                parameters=[*map(_in_path, in_path), *asked, *parameters], problems=problems,
             )
         )  # fmt: skip
         return function
