@@ -7,7 +7,6 @@ blocking coroutine never suspends, so `run_blocking` runs it in a thread that ha
 import asyncio
 import contextlib
 import math
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ import psycopg
 from psycopg.errors import Diagnostic
 
 from leasehold._clock import monotonic
-from leasehold._os_process import restore_standard
+from leasehold._os_process import renew_in_forks, restore_standard
 from leasehold.db.call import Series
 
 T = TypeVar("T")
@@ -174,6 +173,11 @@ class _DeadlineThread:
     """One thread for all calls of this process: cheaper than a timer for each, also on an event loop."""
 
     def __init__(self) -> None:
+        self.after_fork()
+        renew_in_forks(self)
+
+    def after_fork(self) -> None:
+        """Start anew: in a forked child the parent's thread does not exist, and its lock may be held for ever."""
         self._guard = threading.Lock()
         self._calls: dict[int, CallDeadline] = {}
         self._wake = threading.Event()
@@ -225,11 +229,3 @@ def shut(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -
 
 
 _watch = _DeadlineThread()
-
-
-def _start_anew_in_child() -> None:
-    global _watch  # noqa: PLW0603 (the parent's thread does not exist here, and its lock may be held for ever)
-    _watch = _DeadlineThread()
-
-
-os.register_at_fork(after_in_child=_start_anew_in_child)
