@@ -19,9 +19,7 @@ class Call(Generic[T]):
     """What to send and how to read the answer, whatever the driver."""
 
     sql: str
-    """One statement with `%s` places and no other percent sign.
-
-    Of those that only connections of ours send, some have `%b`: psycopg sends the value in the binary format."""
+    """One statement with `%s` places and no other percent sign; `%b`, on connections of ours: sent in binary format."""
     args: tuple[object, ...]
     """The values for the places."""
     read: Callable[[Sequence[Row]], T]

@@ -4,7 +4,7 @@ import asyncio
 import select
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -102,15 +102,13 @@ class Database:
 
     async def execute(self, call: Call[T], deadline: float | None = None, *, blocking: bool) -> T:
         """Run a call, blocking the thread or not. DatabaseUnavailable says in `sent` whether it may have happened."""
-        answer: T
         if not call.wakes:
-            answer = await self._persist(call, call.args, deadline, blocking=blocking)
-            return answer
+            return cast("T", await self._persist(call, call.args, deadline, blocking=blocking))
         began = monotonic()
         notifies, names = call.may_notify and self._sender.limiter.begin(began), None
         try:
             args = (*call.args[:-1], True) if notifies else call.args
-            answer = await self._persist(call, args, deadline, blocking=blocking)
+            answer: T = await self._persist(call, args, deadline, blocking=blocking)
             names = names_after(call, answer)
         finally:
             self._sender.ended(names, began, notified=notifies, comparable=call.may_notify)

@@ -73,7 +73,6 @@ _EXIT_PATIENCE = 0.5
 _PATIENCE = 5.0
 """Seconds for a new connection, and for the answer to LISTEN."""
 
-_PROBE_PATIENCE = 2.0
 _AGAIN_WHEN_WELL = 180.0
 _AGAIN_WHEN_NOT = 10.0
 
@@ -131,11 +130,9 @@ class Limiter:
             return True
 
     def notified(self, names: Collection[str] | None, began: float, now: float, *, comparable: bool) -> None:
-        """Note a transaction that was to notify by itself; without names, one that failed.
-
-        `comparable`: of one job, which takes about as long as others.
-        """
+        """Note a transaction that was to notify by itself; without names, one that failed."""
         with self._guard:
+            # Comparable are transactions of one job: they take about as long as each other.
             slow = names is None or (comparable and now - began > 2 * self._usual + SLOW)
             self._pause = min(2 * self._pause, LONGEST_PAUSE) if slow else PAUSE
             self._free_at = now + self._pause
@@ -187,10 +184,7 @@ class Sender:
         self._closing = False
 
     def ended(self, names: Collection[str] | None, began: float, *, notified: bool, comparable: bool) -> None:
-        """Note a transaction that has recorded jobs, or let them run, and what to notify workers of; None: it failed.
-
-        `notified`: it had to notify by itself.
-        """
+        """Note a transaction, and what to notify workers of; None: it failed. `notified`: it had to do so itself."""
         now = monotonic()
         if notified:
             self.limiter.notified(names, began, now, comparable=comparable)
@@ -358,7 +352,7 @@ class Prober:
             self._listener.arrives = arrived and self._listener.listening.is_set()
             await aio.within(_AGAIN_WHEN_WELL if arrived else _AGAIN_WHEN_NOT, self._listener.renewed)
 
-    async def probe(self, within: float = _PROBE_PATIENCE) -> bool:
+    async def probe(self, within: float = 2.0) -> bool:
         """Send a notification, and return whether it arrives within so many seconds."""
         self._probed, self._token = time.monotonic(), secrets.token_hex(8)
         self._arrived.clear()

@@ -58,10 +58,7 @@ _ROLES = (
 
 
 def translate(error: BaseException, invalid: type[InvalidArgument] = InvalidArgument) -> LeaseholdError | None:
-    """Return what an error means to a user of Leasehold, whichever driver it came through; None if it is none of ours.
-
-    `invalid`: what the call raises for a value that PostgreSQL refuses.
-    """
+    """Return what an error means to a user of Leasehold, whichever driver it came through; None if it is not ours."""
     root = _root(error)
     if root is None:  # the server did not speak: an OperationalError, as DB-API names it, is about the way to it
         lost = any(cls.__name__ == "OperationalError" for cls in type(error).__mro__)

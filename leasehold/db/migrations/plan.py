@@ -1,7 +1,4 @@
-"""What has to be applied to bring a schema to a release, as steps of SQL text. Decides, and runs nothing.
-
-`migrate()` sends the steps, `script()` prints them.
-"""
+"""What has to be applied to bring a schema to a release, as SQL: `migrate()` sends and `script()` prints it."""
 
 import re
 from collections.abc import Iterator

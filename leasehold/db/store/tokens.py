@@ -27,9 +27,8 @@ class StoredToken:
     secret_hash: bytes = field(repr=False)
     scopes: frozenset[str]
     queues: frozenset[str] | None
-    """The only queues it may be used for; None: all."""
     kinds: frozenset[str] | None
-    """The only kinds it may be used for; None: all."""
+    """The only queues and the only kinds it may be used for; None: all."""
     rate: float | None
     """Requests a second that it may make; None: unlimited."""
     expires_at: datetime | None

@@ -120,7 +120,8 @@ class WorkerCalls(Calls):
 
     def complete(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[int]:
         """Report successes; returns how many count. If not all do, `completed` says which."""
-        return Call(filled(_COMPLETE, self._prefix), _successes(worker, tokens, results), scalar, repeatable=True)
+        read = lambda rows: rows[0][0]  # noqa: E731
+        return Call(filled(_COMPLETE, self._prefix), _successes(worker, tokens, results), read, repeatable=True)
 
     def completed(self, worker: str, tokens: Sequence[Token], results: Sequence[str | None]) -> Call[set[str]]:
         """Make or repeat the same report; returns the ids that count."""
