@@ -44,13 +44,9 @@ class Cache:
             self._entries.move_to_end(key)
             if len(self._entries) > self._most:
                 self._entries.popitem(last=False)
-        answer: T
-        if entry.answer.done():
-            answer = entry.answer.result()
-        else:
-            # Shielded: the caller that asked first may be cancelled, and the others still wait.
-            answer = await asyncio.shield(entry.answer)
-        return answer
+        answer: asyncio.Future[T] = entry.answer
+        # Shielded: the caller that asked first may be cancelled, and the others still wait.
+        return answer.result() if answer.done() else await asyncio.shield(answer)
 
     def forget(self, key: Hashable) -> None:
         """Ask again at the next call."""

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -54,17 +54,14 @@ class Meter:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By method, route and status."""
-        self.times: dict[str, list[int]] = {}
-        self.seconds: Counter[str] = Counter()
+        self.times: dict[str, list[int]] = defaultdict(lambda: [0] * (len(BOUNDS) + 1))
+        self.seconds: dict[str, float] = defaultdict(float)
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that has ended."""
         self.requests[method, route, status] += 1
-        times = self.times.get(route)
-        if times is None:
-            times = self.times[route] = [0] * (len(BOUNDS) + 1)
-        times[bisect_left(BOUNDS, seconds)] += 1
-        self.seconds[route] += seconds  # type: ignore[assignment] # a Counter of floats
+        self.times[route][bisect_left(BOUNDS, seconds)] += 1
+        self.seconds[route] += seconds
 
 
 class Front:

@@ -21,8 +21,7 @@ _SCHEME: Final = {
     "description": "Made by `leasehold tokens create`. Scopes: submit, status, read, operate.",
 }
 _ALWAYS: Final = ("malformed-http", "head-too-large", "internal")
-_WITH_DATABASE: Final = ("database-unavailable", "schema-mismatch")
-_WITH_TOKENS: Final = ("unauthorized", "forbidden", "rate-limited")
+_WITH_SCOPES: Final = ("unauthorized", "forbidden", "rate-limited", "database-unavailable", "schema-mismatch")
 _REF: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"
 
@@ -56,8 +55,7 @@ def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": operation.name,
         "responses": answers,
     }
-    always = (*_ALWAYS, *_WITH_TOKENS, *_WITH_DATABASE) if operation.scopes else _ALWAYS
-    add_problems(answers, *operation.problems, *always)
+    add_problems(answers, *operation.problems, *_ALWAYS, *(_WITH_SCOPES if operation.scopes else ()))
     if operation.scopes and operation.method != "GET":
         add_problems(answers, "outcome-unknown")
     found["security"] = [{"bearer": [scope]} for scope in operation.scopes]  # any one of them is enough
@@ -101,7 +99,6 @@ _BY_NAME: Final[dict[str, Any]] = {
 
 _BY_FORMAT: Final = {"uuid": EXAMPLE_ID, "date-time": "2030-01-31T12:00:00Z", "uri-reference": f"/jobs/{EXAMPLE_ID}"}
 _TYPES: Final = {"null": type(None), "string": str, "array": list, "object": dict, "boolean": bool}
-_DEEPEST: Final = 6
 
 
 def _example(schema: dict[str, Any], schemas: dict[str, Any], name: str = "", depth: int = 0) -> Any:
@@ -118,7 +115,7 @@ def _example(schema: dict[str, Any], schemas: dict[str, Any], name: str = "", de
         return _example(chosen, schemas, name, depth)
     if "const" in schema or "enum" in schema:
         return schema.get("const", schema.get("enum", [None])[0])
-    return None if depth > _DEEPEST else _plain(schema, schemas, name, depth)
+    return None if depth > 6 else _plain(schema, schemas, name, depth)
 
 
 def _plain(schema: dict[str, Any], schemas: dict[str, Any], name: str, depth: int) -> Any:  # noqa: PLR0911 (a table)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from leasehold import errors
@@ -122,16 +123,10 @@ class Problem(Exception):
         }
         return json.dumps(document).encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 (an ASGI application)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with it."""
         body = self.body(scope.get("root_path", ""))
-        headers = [
-            (b"content-type", MEDIA_TYPE.encode()),
-            (b"content-length", str(len(body)).encode()),
-            *((name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()),
-        ]
-        await send({"type": "http.response.start", "status": self.known.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await Response(body, self.known.status, self.headers, MEDIA_TYPE)(scope, receive, send)
 
 
 EXPECTED: Final = (Problem, errors.LeaseholdError, HTTPException, ClientDisconnect)
@@ -140,10 +135,8 @@ EXPECTED: Final = (Problem, errors.LeaseholdError, HTTPException, ClientDisconne
 
 def invalid(*errors: tuple[str, str]) -> Problem:
     """Return the problem of wrong fields, each with what is wrong."""
-    first = errors[0]
-    detail = f"{first[0]}: {first[1]}" if first[0] else first[1]
     named = [{"field": field, "message": message} for field, message in errors]
-    return Problem("invalid-request", detail, errors=named)
+    return Problem("invalid-request", ": ".join(filter(None, errors[0])), errors=named)
 
 
 def invalid_fields(errors: Iterable[Mapping[str, Any]], prefix: str = "") -> Problem:
@@ -189,15 +182,14 @@ REFUSALS: Final[dict[Reason, str]] = {
 """The problems that refusals become."""
 
 _UNKNOWN: Final = ("outcome-unknown", "PostgreSQL does not answer; it may or may not have been done", 1, WARNING)
+_OTHER: Final = "the key belongs to a job of another type or payload"
 _OURS: Final[dict[type[errors.LeaseholdError], tuple[str, str | None, int | None, int]]] = {
     errors.DatabaseReadOnly: ("database-unavailable", "the database of this server takes no writes", 1, WARNING),
     errors.DatabaseUnavailable: ("database-unavailable", "PostgreSQL does not answer; try again", 1, WARNING),
     errors.SchemaMismatch: ("schema-mismatch", "run `leasehold migrate`", 10, ERROR),
     errors.TokenTooStrong: ("forbidden", None, None, DEBUG),
     errors.JobUnknown: ("not-found", "no such job", None, DEBUG),
-    errors.IdempotencyConflict: (
-        "idempotency-conflict", "the key belongs to a job of another type or payload", None, DEBUG,
-    ),
+    errors.IdempotencyConflict: ("idempotency-conflict", _OTHER, None, DEBUG),
     errors.IllegalTransition: ("illegal-transition", None, None, DEBUG),
     errors.LeaseholdError: ("internal", "the server's log has more", None, ERROR),
 }  # fmt: skip

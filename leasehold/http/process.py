@@ -25,7 +25,6 @@ from leasehold.operate.reasons import MEANINGS
 _NAME: Final = parameter("path", "name", "The end of its type.", {"type": "string"}, "idempotency-conflict")
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 _WELL: Final = {200: {"description": "It is."}}
-_NOT_READY: Final = ("database-unavailable", "schema-mismatch")
 
 
 class Health(View):
@@ -45,7 +44,7 @@ async def healthz(_: Request) -> Answer:
 
 @operation(
     "GET /readyz", "isReady", "Can this process serve requests?", tag="process", result=Health, answers=_WELL,
-    problems=_NOT_READY,
+    problems=("database-unavailable", "schema-mismatch"),
 )  # fmt: skip
 async def readyz(request: Request) -> Answer:
     """Return 200 when the database answers and has a schema that this release knows, else 503."""
@@ -117,13 +116,11 @@ def _of_process(meter: Meter, parts: Runtime, counts: dict[str, tuple[int, bool]
 
 
 def _of_queues(queues: list[Any]) -> Iterator[Metric]:
-    ready = GaugeMetricFamily("leasehold_queue_ready", "Jobs that can run now.", labels=("queue",))
-    running = GaugeMetricFamily("leasehold_queue_running", "Jobs that run.", labels=("queue",))
-    for queue in queues:
-        ready.add_metric((queue.queue,), queue.ready)
-        running.add_metric((queue.queue,), queue.running)
-    yield ready
-    yield running
+    for name, about in {"ready": "Jobs that can run now.", "running": "Jobs that run."}.items():
+        family = GaugeMetricFamily(f"leasehold_queue_{name}", about, labels=("queue",))
+        for queue in queues:
+            family.add_metric((queue.queue,), getattr(queue, name))
+        yield family
 
 
 OPERATIONS: Final = (healthz, readyz, explain, metrics)

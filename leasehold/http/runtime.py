@@ -1,7 +1,6 @@
 """What the API's operations work with. Made at the first request: a mounted application has no start of its own."""
 
 import asyncio
-from functools import partial
 
 from leasehold.app import App
 from leasehold.db.database import Database
@@ -47,16 +46,13 @@ class Holder:
             # An embedded server is started in a thread; all requests that come meanwhile wait for the same one.
             main = await self.app.adatabase()
             if self.current is None or self.current.loop is not loop:
-                self.current = self._start(main)
+                self._databases = self._databases or (self._database(main.dsn), self._database(main.dsn))
+                self.current = Runtime(self.app, *self._databases, self.settings)
         return self.current
 
-    def _start(self, main: Database) -> Runtime:
-        if self._databases is None:
-            known = self.app.settings
-            make = partial(Database, schema=known.schema, prepare=known.prepare, bounded=True)
-            seconds = self.settings.database_seconds
-            self._databases = make(main.dsn, wait=seconds), make(main.dsn, wait=seconds)
-        return Runtime(self.app, *self._databases, self.settings)
+    def _database(self, dsn: str) -> Database:
+        known, seconds = self.app.settings, self.settings.database_seconds
+        return Database(dsn, schema=known.schema, prepare=known.prepare, bounded=True, wait=seconds)
 
     def stop_waiting(self) -> None:
         """End long polls and event streams: this server is about to stop."""

@@ -84,23 +84,15 @@ _changing(
 )  # fmt: skip
 
 
-_CARRIED = {"payload", "result"}
 _WITHHELD: dict[str, Any] = {**dict.fromkeys(CONTENT, True), "attempts": {"__all__": set(CONTENT)}}
 """The fields that an answer to a caller without the scope operate does not have."""
 
 
 def _detail(op: Operator, found: JobDetail) -> Answer:
     whole = op.caller.sees_content
-    made = view(
-        schemas.JobDetailView,
-        found.job,
-        attempts=found.attempts,
-        idempotency_key=found.idempotency_key,
-        reason_detail=found.reason_detail,
-        payload=None,
-        result=None,
-    )
-    body = made.model_dump_json(by_alias=True, exclude=_CARRIED if whole else _WITHHELD)
+    more = {name: getattr(found, name) for name in ("attempts", "idempotency_key", "reason_detail")}
+    made = view(schemas.JobDetailView, found.job, **more, payload=None, result=None)
+    body = made.model_dump_json(by_alias=True, exclude={"payload", "result"} if whole else _WITHHELD)
     if whole:  # as PostgreSQL wrote them: Python would change the digits of numbers
         body = f'{body[:-1]},"payload":{found.payload},"result":{found.result or "null"}}}'
     return Answer(200, body.encode(), (b"cache-control", b"private, no-store"))
