@@ -34,9 +34,8 @@ class Caller:
     name: str
     scopes: frozenset[str] = frozenset(SCOPES)
     queues: frozenset[str] | None = None
-    """The only queues; None: all."""
     kinds: frozenset[str] | None = None
-    """The only kinds; None: all."""
+    """The only queues, and the only kinds; None: all."""
     token: UUID | None = None
     """None: no token was needed."""
     namespace: str | None = None

@@ -31,33 +31,28 @@ async def one(op: Operator, key: str) -> StoredSchedule:
 
 async def put(op: Operator, schedule: Schedule) -> StoredSchedule:
     """Make a schedule, or change it to be like this one."""
-    op.caller.check_unrestricted(WHAT)
-    await op.ask(op.store.schedule_put(schedule))
+    await _change(op, op.store.schedule_put(schedule))
     return await one(op, schedule.key)
 
 
 async def enable(op: Operator, key: str, *, from_now: bool = False) -> bool:
     """Switch it on; False: it was on. What came due meanwhile is missed, or forgotten if it counts from now."""
-    op.caller.check_unrestricted(WHAT)
-    return await _known(op, op.store.schedule_enable(key, from_now=from_now))
+    return await _change(op, op.store.schedule_enable(key, from_now=from_now))
 
 
 async def disable(op: Operator, key: str) -> bool:
     """Switch it off until an operator switches it on; False: it was off."""
-    op.caller.check_unrestricted(WHAT)
-    return await _known(op, op.store.schedule_disable(key))
+    return await _change(op, op.store.schedule_disable(key))
 
 
 async def run_now(op: Operator, key: str, job: str, idempotency_key: str | None = None) -> UUID:
     """Enqueue one job of it now, under this id unless the idempotency key has one; the next run stays."""
-    op.caller.check_unrestricted(WHAT)
-    return await _known(op, op.store.schedule_run_now(key, job, idempotency_key))
+    return await _change(op, op.store.schedule_run_now(key, job, idempotency_key))
 
 
 async def remove(op: Operator, key: str) -> None:
     """Remove it. Its jobs stay; code that declares it makes it anew."""
-    op.caller.check_unrestricted(WHAT)
-    if not await op.ask(op.store.schedule_remove(key)):
+    if not await _change(op, op.store.schedule_remove(key)):
         raise unknown("schedule")
 
 
@@ -69,7 +64,8 @@ def next_runs(row: StoredSchedule) -> list[datetime]:
         return []
 
 
-async def _known(op: Operator, call: Call[T]) -> T:
+async def _change(op: Operator, call: Call[T]) -> T:
+    op.caller.check_unrestricted(WHAT)
     try:
         return await op.ask(call)
     except JobUnknown:
