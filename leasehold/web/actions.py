@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, create_model, field_validator
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from leasehold._facts import MAX_KEY_BYTES
 from leasehold.http.body import checked_text, parse, validated
@@ -82,10 +83,8 @@ async def change_matching(how: jobs.Change, model: type[JobFilter], visit: Visit
     limit = 10_000 if wanted.dry_run else wanted.most
     fields = chosen(model, wanted.filter)
     found = await visit.run(jobs.change_matching, how, fields, limit, dry_run=wanted.dry_run)
-    document = {"matched": found.matched, "changed": found.changed, "capped": found.capped}
-    if not wanted.dry_run:
-        return visit.done(f"{found.changed:,} jobs changed", **document)
-    return JSONResponse({"message": f"{found.matched:,} match", **document}, headers={"cache-control": "no-store"})
+    message = f"{found.matched:,} match" if wanted.dry_run else f"{found.changed:,} jobs changed"
+    return visit.done(message, **asdict(found))
 
 
 class Clone(Asked):

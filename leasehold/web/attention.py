@@ -37,8 +37,9 @@ def attention(
     server: System | None,
 ) -> list[Item]:
     """Return everything, the worst first. `unknown`: of queues, the kinds of waiting jobs that no live worker knows."""
+    broken = [law for law in invariants if not law.ok]
     found = [
-        *_invariants(invariants),
+        *(Item("bad", f"Invariant broken: {law.name.replace('_', ' ')}", law.detail, "/system") for law in broken),
         *_dead(*dead),
         *_leases(running, now),
         *(item for one in queues for item in _queue(one, unknown.get(one.row.queue, ()))),
@@ -47,12 +48,6 @@ def attention(
         *(_server(server) if server is not None else ()),
     ]
     return sorted(found, key=lambda item: item.tone != "bad")
-
-
-def _invariants(found: Sequence[Law]) -> Iterator[Item]:
-    for row in found:
-        if not row.ok:
-            yield Item("bad", f"Invariant broken: {row.name.replace('_', ' ')}", row.detail, "/system")
 
 
 def _dead(jobs: Sequence[JobRow], capped: bool) -> Iterator[Item]:

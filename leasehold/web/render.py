@@ -69,13 +69,9 @@ def page(request: Request, template: str, context: Mapping[str, Any], *, status:
     }
     text = environment().get_template(template).render({**shared, **context})
     etag = f'W/"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"'
-    headers = {
-        "cache-control": "private, no-cache",
-        "vary": "cookie",
-        "etag": etag,
-        "x-now": words.iso(datetime.now(UTC)),
-    }
+    now = words.iso(datetime.now(UTC))
+    headers = {"cache-control": "private, no-cache", "vary": "cookie", "etag": etag, "x-now": now}
     if status == 200 and (header(request.scope, b"if-none-match") or b"").decode("latin-1") == etag:
         return Response(status_code=304, headers=headers)
-    text = text.replace('data-now=""', f'data-now="{headers["x-now"]}"', 1)
+    text = text.replace('data-now=""', f'data-now="{now}"', 1)
     return Response(text, status_code=status, media_type="text/html; charset=utf-8", headers=headers)

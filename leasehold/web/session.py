@@ -16,15 +16,13 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from leasehold.http.auth import netloc
 from leasehold.http.body import header, read_model
+from leasehold.http.ops.serving import READS
 from leasehold.http.problems import Problem
 from leasehold.http.runtime import Runtime
 from leasehold.http.schemas import Asked
 from leasehold.operate.caller import Caller
 from leasehold.tokens import make_token
 from leasehold.web.render import page
-
-SCOPES: Final = ("read", "operate")
-"""Either of them opens the dashboard."""
 
 SESSION_COOKIE: Final = "leasehold_session"
 CSRF_COOKIE: Final = "leasehold_csrf"
@@ -38,7 +36,7 @@ async def admit(request: Request, parts: Runtime, token: str | None = None) -> C
     headers = [(name, value) for name, value in request.scope["headers"] if name != b"authorization"]
     if text:
         headers.append((b"authorization", b"Bearer " + text))
-    return await parts.gate.admit({**request.scope, "headers": headers}, *SCOPES, session=token is None)
+    return await parts.gate.admit({**request.scope, "headers": headers}, *READS, session=token is None)
 
 
 def check_csrf(request: Request) -> None:
@@ -103,7 +101,7 @@ async def sign_in(request: Request, parts: Runtime) -> Response:
             session.id,
             caller.name,
             session.hash(),
-            scopes=sorted(caller.scopes & set(SCOPES)),
+            scopes=sorted(caller.scopes & set(READS)),
             **caller.narrow(),
             expires_at=datetime.now(UTC) + SESSION,
             created_by=caller.token,

@@ -207,13 +207,13 @@ def chosen(model: type[JobFilter], given: Mapping[str, Any]) -> dict[str, Any]:
         if name != "payload"
     }
     found = validated(model, plain).fields()
-    if isinstance(given.get("payload"), list):
-        raise invalid(("payload", "given more than once; give it once"))
     return found | ({"payload": contained(given["payload"])} if given.get("payload") else {})
 
 
-def contained(text: str) -> dict[str, Any]:
+def contained(text: str | list[str]) -> dict[str, Any]:
     """Return `to.city=Rome` as the object that a payload must contain. A value that is not JSON is a text."""
+    if isinstance(text, list):
+        raise invalid(("payload", "given more than once; give it once"))
     path, sign, value = text.partition("=")
     names = [name.strip() for name in path.split(".")]
     if not sign or not all(names) or len(names) > 20 or "\0" in text:

@@ -4,12 +4,14 @@ import { showTime, showTimes } from "./times.js";
 // What scripts and people set, and the server knows nothing of.
 const THEIRS = { A: ["data-expired"], DETAILS: ["open"], DIALOG: ["open"], INPUT: ["value", "checked"], TR: ["aria-selected"] };
 
-function keyOf(node) {
-  return node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "";
+// The name of an element with a key, by which it is found again wherever it stands.
+function nameOf(node) {
+  const key = node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key : "";
+  return key ? `${node.nodeName} ${key}` : "";
 }
 
 function alike(a, b) {
-  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && nameOf(a) === nameOf(b);
 }
 
 function attributes(from, to) {
@@ -40,19 +42,15 @@ export function morph(from, to) {
 }
 
 function children(from, to) {
-  // Of children with the same key the n-th becomes the n-th.
-  const keyed = new Map();
+  // Of children with the same name the n-th becomes the n-th.
+  const named = new Map();
   for (const child of from.children) {
-    const key = keyOf(child);
-    if (!key) continue;
-    const name = `${child.nodeName} ${key}`;
-    if (keyed.has(name)) keyed.get(name).push(child);
-    else keyed.set(name, [child]);
+    const name = nameOf(child);
+    if (name) named.set(name, [...(named.get(name) ?? []), child]);
   }
   let here = from.firstChild;
   for (const wanted of [...to.childNodes]) {
-    const key = keyOf(wanted);
-    const known = key ? keyed.get(`${wanted.nodeName} ${key}`)?.shift() : undefined;
+    const known = named.get(nameOf(wanted))?.shift();
     if (known && known !== here) {
       from.insertBefore(known, here);
       morph(known, wanted);
