@@ -58,7 +58,7 @@ class Caller:
         return replace(row, **dict.fromkeys(names)) if names else row  # type: ignore[type-var]
 
     def may_see(self, job: Seen, *scopes: str) -> bool:
-        """Return whether the caller may see the job: one of its namespace, or with one of the scopes of any other."""
+        """Return whether the caller may see a job of its queues and kinds: an own one, or with one of the scopes."""
         return self.may(queue=job.queue, kind=job.kind) and (
             job.origin == self.namespace or not self.scopes.isdisjoint(scopes)
         )

@@ -43,7 +43,7 @@ def id_of(text: str, what: str = "job") -> UUID:
 
 
 def page_of(items: Sequence[T], name: Callable[[T], str], cursor: str | None, limit: int) -> tuple[list[T], str | None]:
-    """Return a page of a list that was read as a whole, and the next one's cursor, which holds the last item's name."""
+    """Return a page of a whole list, and the cursor of the next, which holds the last item's name; None: the last."""
     begin = 0
     if cursor is not None:
         last = read_cursor(cursor)

@@ -112,6 +112,8 @@ T = TypeVar("T")
 READS: Final = ("read", "operate")
 """The scopes of a caller that may read."""
 
+_BODY_PROBLEMS: Final = ("malformed-json", "slow-body", "body-too-large", "unsupported-media-type", "invalid-request")
+
 OPERATIONS: Final[list[Operation]] = []
 """All operations under /ops: a path with a longer fixed end before those that would match it too."""
 
@@ -160,15 +162,6 @@ def served(
     asked = [] if query is None else _of_query(query)
     if in_path or query:
         problems = (*problems, "invalid-request")
-    if body:
-        problems = (
-            *problems,
-            "malformed-json",
-            "slow-body",
-            "body-too-large",
-            "unsupported-media-type",
-            "invalid-request",
-        )
 
     def made(function: F) -> F:
         OPERATIONS.append(
@@ -176,7 +169,8 @@ def served(
                 method=method, path=f"/ops{path}", endpoint=_endpoint(function, in_path, query, asked, status, result),
                 name=to_camel(function.__name__), tag="ops", summary=summary, scopes=scopes, body=body, example=example,
                 answers={status: {"description": "Successful Response"}}, result=result,
-                parameters=[*map(_in_path, in_path), *asked, *parameters], problems=problems,
+                parameters=[*map(_in_path, in_path), *asked, *parameters],
+                problems=(*problems, *_BODY_PROBLEMS) if body else problems,
             )
         )  # fmt: skip
         return function
