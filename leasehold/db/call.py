@@ -95,8 +95,8 @@ class Series(Generic[T]):
             if intent.idempotency_key is not None:
                 size = sys.maxsize
             if len(piece) >= size:
-                # To compute a piece takes some milliseconds. In more than a hundred the caller's generator waits for
-                # something, which it must not do while a transaction is open.
+                # A piece that only has to be computed takes some milliseconds. If the first takes longer, the caller's
+                # generator waits for something, which it must not do while a transaction is open.
                 if first and time.monotonic() - began > 0.1:
                     size = sys.maxsize
                     continue

@@ -1,8 +1,8 @@
 """Bring a database to the schema of this release, see what that would do, check that it was done.
 
 A migration is one transaction under an advisory lock: any number of processes may start it at once, it happens once,
-and as a whole or not at all. A release whose programs need a new function adds a migration, if need be an empty one:
-`check` compares migrations.
+and as a whole or not at all. A release whose programs need a new or a changed function adds a migration, if need be
+an empty one: `check` compares migrations.
 """
 
 from collections.abc import Callable, Iterator
