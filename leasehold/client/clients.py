@@ -29,18 +29,16 @@ GRACE = 2.0
 _JSON = (("Content-Type", "application/json"),)
 
 
-class _Bearer(httpx.Auth):
-    """Adds the token to a request, and keeps it out of logs and reprs."""
+def _bearer(token: str) -> Callable[[httpx.Request], httpx.Request]:
+    """Return what adds the token to each request, and keeps it out of logs and reprs."""
+    if not (token.isascii() and token.isprintable()) or " " in token or not token:
+        raise ConfigError("the token has characters that no token has", hint="is it whole, without line ends?")
 
-    def __init__(self, token: str) -> None:
-        if not (token.isascii() and token.isprintable()) or " " in token or not token:
-            raise ConfigError("the token has characters that no token has", hint="is it whole, without line ends?")
-        self._header = f"Bearer {token}"
+    def add(request: httpx.Request) -> httpx.Request:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
 
-    def auth_flow(self, request: httpx.Request) -> Any:
-        """Add the header; httpx calls this for each request."""
-        request.headers["Authorization"] = self._header
-        yield request
+    return add
 
 
 class _BaseClient:
@@ -62,7 +60,7 @@ class _BaseClient:
             raise ConfigError("the base URL contains a password", hint="pass a token instead")
         http = self._make(
             base_url=url,
-            auth=None if token is None else _Bearer(token),
+            auth=None if token is None else _bearer(token),
             headers={"User-Agent": f"leasehold/{__version__}", "Accept": "application/json"},
             follow_redirects=False,  # a token is for the server that it was given for
         )
@@ -70,6 +68,33 @@ class _BaseClient:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._session.wire.http.base_url}>"
+
+    async def _json(self, request: Request, seconds: float | None = None) -> Any:
+        return decode((await self._session.call(request, seconds)).content)
+
+    async def _object(self, request: Request) -> dict[str, Any]:
+        data = await self._json(request)
+        if not isinstance(data, dict):
+            raise not_ours("something that is not an object")
+        return data
+
+    async def _finished(self, job_id: str | UUID, what: str, timeout: float | None) -> Any:  # noqa: ASYNC109
+        """Poll until the job has finished, and return the response; ResultTimeout after `timeout` seconds."""
+        clock = self._session.clock
+        deadline = clock() + (math.inf if timeout is None else timeout)
+        while True:
+            left = max(deadline - clock(), 0.0)
+            held = float(round(min(POLL, left)))  # the server counts whole seconds
+            limit = min(self._session.timeout + held, left + GRACE)
+            try:
+                data = await self._json(_of_job("GET", job_id, what, held=held), limit)
+                if what == "/result" or JobView.read(data).finished:
+                    return data
+            except ApiError as error:
+                if name_of(error) != "not-finished":
+                    raise
+            if clock() >= deadline:
+                raise ResultTimeout(f"job {job_id} had not finished after {timeout} s", hint="it goes on")
 
 
 class AsyncClient(_BaseClient):
@@ -82,7 +107,7 @@ class AsyncClient(_BaseClient):
         job = NewJob(kind, payload, **options)
         body = encode(job.fields())
         request = Request(method="POST", path="/jobs", body=body, headers=_JSON, keys=(job.idempotency_key,))
-        return JobView.read(decode((await self._session.call(request)).content))
+        return JobView.read(await self._json(request))
 
     async def submit_many(self, jobs: Iterable[NewJob]) -> list[JobView]:
         """Record up to 1,000 jobs in one transaction, all or nothing; the responses are in the order of the jobs."""
@@ -92,42 +117,26 @@ class AsyncClient(_BaseClient):
         body = encode({"jobs": [job.fields() for job in given]})
         keys = tuple(job.idempotency_key for job in given)
         request = Request(method="POST", path="/jobs/batch", body=body, headers=_JSON, keys=keys)
-        answer = await self._session.call(request)
-        return [JobView.read(one) for one in _member(decode(answer.content), "jobs", list)]
+        return [JobView.read(one) for one in _member(await self._json(request), "jobs", list)]
 
     async def get(self, job_id: str | UUID) -> JobView:
         """Return what has become of a job."""
-        return JobView.read(decode((await self._session.call(_of_job("GET", job_id))).content))
+        return JobView.read(await self._json(_of_job("GET", job_id)))
 
     async def wait(self, job_id: str | UUID, timeout: float | None = None) -> JobView:  # noqa: ASYNC109
         """Wait until the job has finished, whatever its status; ResultTimeout after `timeout` seconds."""
-        deadline = self._session.clock() + (math.inf if timeout is None else timeout)
-        while True:
-            held, limit = _hold(self._session, deadline)
-            view = JobView.read(decode((await self._session.call(_of_job("GET", job_id, held=held), limit)).content))
-            if view.finished:
-                return view
-            _check_time(self._session, job_id, timeout, deadline)
+        return JobView.read(await self._finished(job_id, "", timeout))
 
     async def result(self, job_id: str | UUID, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Wait until the job has finished, and return what its task returned.
 
         Raises JobFailed or JobCancelled if it is dead, ResultTimeout after `timeout` seconds.
         """
-        deadline = self._session.clock() + (math.inf if timeout is None else timeout)
-        while True:
-            held, limit = _hold(self._session, deadline)
-            try:
-                answer = await self._session.call(_of_job("GET", job_id, "/result", held=held), limit)
-                return _member(decode(answer.content), "result")
-            except ApiError as error:
-                if name_of(error) != "not-finished":
-                    raise
-            _check_time(self._session, job_id, timeout, deadline)
+        return _member(await self._finished(job_id, "/result", timeout), "result")
 
     async def cancel(self, job_id: str | UUID) -> JobView:
         """Cancel the job; IllegalTransition if it has already finished."""
-        return JobView.read(decode((await self._session.call(_of_job("DELETE", job_id))).content))
+        return JobView.read(await self._json(_of_job("DELETE", job_id)))
 
     async def list_jobs(self, /, **wanted: str | int | datetime | Mapping[str, object] | Sequence[str] | None) -> Page:
         """Return one page of the jobs that match; needs the scope `read`, with `metadata` also `operate`.
@@ -135,27 +144,26 @@ class AsyncClient(_BaseClient):
         `wanted`: the filters of GET /ops/jobs, such as kind, error_class or created_after, and `limit` and `cursor`.
         `metadata` is a mapping, all of which the jobs' own must have; `state` may be a list, any of which they are in.
         """
-        query = query_of(wanted)
-        data = decode((await self._session.call(Request(method="GET", path="/ops/jobs", query=query))).content)
+        data = await self._json(Request(method="GET", path="/ops/jobs", query=query_of(wanted)))
         return Page(jobs=tuple(_member(data, "jobs", list)), cursor=_member(data, "cursor"))
 
     async def explain(self, job_id: str | UUID) -> dict[str, Any]:
         """Why the job is not running."""
-        return await _object(self._session, _of_job("GET", job_id, "/explain", below="/ops/jobs/"))
+        return await self._object(_of_job("GET", job_id, "/explain", below="/ops/jobs/"))
 
     async def retry(self, job_id: str | UUID) -> dict[str, Any]:
         """Retry a dead job; needs the scope `operate`. Not repeated when its response is lost."""
-        return await _object(self._session, _of_job("POST", job_id, "/retry", below="/ops/jobs/", repeatable=False))
+        return await self._object(_of_job("POST", job_id, "/retry", below="/ops/jobs/", repeatable=False))
 
     async def pause(self, queue: str, reason: str) -> dict[str, Any]:
         """Let no job of the queue start until `resume`; needs the scope `operate`."""
         path = f"/ops/queues/{quote(queue, safe='')}/pause"
-        request = Request(method="POST", path=path, body=encode({"reason": reason}), headers=_JSON)
-        return await _object(self._session, request)
+        body = encode({"reason": reason})
+        return await self._object(Request(method="POST", path=path, body=body, headers=_JSON))
 
     async def resume(self, queue: str) -> dict[str, Any]:
         """Let jobs of the queue start again; needs the scope `operate`."""
-        return await _object(self._session, Request(method="POST", path=f"/ops/queues/{quote(queue, safe='')}/resume"))
+        return await self._object(Request(method="POST", path=f"/ops/queues/{quote(queue, safe='')}/resume"))
 
     def events(self, job_id: str | UUID) -> AsyncIterator[JobView]:
         """Yield the job's view on each change until it has finished; reconnects by itself."""
@@ -227,25 +235,6 @@ def _of_job(
     path = f"{below}{quote(str(job_id), safe='')}{what}"
     query = (("wait", f"{held:.0f}"),) if held else ()
     return Request(method=method, path=path, query=query, held=held, job_id=str(job_id), **more)
-
-
-def _hold(session: HttpSession, deadline: float) -> tuple[float, float]:
-    """Return for how long the server may hold the next poll, and how long that call may take with its repetitions."""
-    left = max(deadline - session.clock(), 0.0)
-    held = float(round(min(POLL, left)))  # the server counts whole seconds
-    return held, min(session.timeout + held, left + GRACE)
-
-
-def _check_time(session: HttpSession, job_id: str | UUID, timeout: float | None, deadline: float) -> None:
-    if session.clock() >= deadline:
-        raise ResultTimeout(f"job {job_id} had not finished after {timeout} s", hint="it goes on")
-
-
-async def _object(session: HttpSession, request: Request) -> dict[str, Any]:
-    data = decode((await session.call(request)).content)
-    if not isinstance(data, dict):
-        raise not_ours("something that is not an object")
-    return data
 
 
 def _member(data: object, name: str, kind: type = object) -> Any:

@@ -118,9 +118,8 @@ class HttpSession:
 
     wire: Wire = field(repr=False)
     timeout: float = 30.0
-    """Seconds for one call with all its repetitions."""
+    """Seconds for one call with all its repetitions; each of them has `try_timeout`."""
     try_timeout: float = 10.0
-    """Seconds for one try."""
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     chance: Callable[[], float] = field(default=random.random, repr=False)
 
