@@ -20,7 +20,6 @@ from leasehold.task import Task
 from leasehold.worker import Worker, WorkerOptions
 
 _PER_CALL = 1000
-"""Jobs of one bulk call."""
 _FIGURES = {
     "single_per_second": ("enqueue, one at a time", "jobs/s"),
     "bulk_per_second": (f"enqueue, {_PER_CALL:,} a call", "jobs/s"),
@@ -28,7 +27,6 @@ _FIGURES = {
     "latency_p50_ms": ("enqueue to start, idle worker, p50", "ms"),
     "latency_p99_ms": ("enqueue to start, idle worker, p99", "ms"),
 }
-"""The name and the unit of each figure."""
 
 
 def command(
@@ -104,8 +102,7 @@ async def _measure(app: App, options: WorkerOptions, jobs: int, seconds: float) 
             worker.stop()
             worker.hurry()
             await running
-    figures = zip(_FIGURES, (single, bulk, drain, p50, p99), strict=True)
-    return {**dict(figures), "jobs": recorded + paced}
+    return {**dict(zip(_FIGURES, (single, bulk, drain, p50, p99), strict=True)), "jobs": recorded + paced}
 
 
 async def _recorded(record: Callable[[], Awaitable[object]], each: int, jobs: int, seconds: float) -> tuple[int, float]:

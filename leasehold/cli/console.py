@@ -105,14 +105,11 @@ def _part(value: Any) -> Any:
 
 
 def _written(value: object) -> str | float:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Decimal():
-            return float(value)
-    return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return float(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def show_table(

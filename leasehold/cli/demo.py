@@ -78,8 +78,7 @@ def run(
             migrate(where, schema=settings.schema)
         # The tasks' App takes its settings from here when it is imported, and so do the processes.
         os.environ.update(LEASEHOLD_DSN=where, LEASEHOLD_SCHEMA=settings.schema)
-        screen = DemoScreen(settings.home, rate=rate, workers=workers, slots=slots, port=place)
-        run_async(screen.run(seconds))
+        run_async(DemoScreen(settings.home, rate=rate, workers=workers, slots=slots, port=place).run(seconds))
 
 
 @commands.command("kill")
@@ -159,7 +158,7 @@ class DemoScreen:
         try:
             await run_parts(self._parts, [traffic, self._watch(database)], self._stopping)
         finally:
-            self._controls.remove()
+            self._controls.path.unlink(missing_ok=True)
             await app.aclose()
         say(self._line())
 

@@ -51,8 +51,7 @@ def command(
 
     With LEASEHOLD_DSN set, that server is used instead of an embedded one.
     """
-    settings = Settings.from_env(dsn=dsn)
-    with located(settings, say=say) as found:
+    with located(Settings.from_env(dsn=dsn), say=say) as found:
         os.environ["LEASEHOLD_DSN"] = found
         watcher = SourceWatcher(roots_of(app)) if reload else None
         loaded = load_app(app)

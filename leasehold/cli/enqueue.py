@@ -109,5 +109,4 @@ def _finish(op: Session, job: JobStatus) -> None:
     if not succeeded:
         error = JobCancelled if job.reason == "cancelled" else JobFailed
         message = f"job {job.id} is dead, {job.reason}" + (f": {job.reason_detail}" if job.reason_detail else "")
-        hint = f"leasehold jobs show {job.id}"
-        raise error(message, reason=job.reason or "", error_class=job.error_class, hint=hint)
+        raise error(message, reason=job.reason or "", error_class=job.error_class, hint=f"leasehold jobs show {job.id}")

@@ -145,17 +145,12 @@ def tail(
 
 def _changed(op: Session, wanted: dict[str, Any], seen: OrderedDict[UUID, tuple[object, ...]]) -> list[JobRow]:
     """Query the jobs and return those that have changed since, in the order of their changes."""
-    found: dict[UUID, JobRow] = {}
-    for state in _QUERIES:
-        if state is not None and state not in wanted.get("state", _QUERIES):
-            continue
-        narrow = wanted if state is None else wanted | {"state": [state]}
-        for job in op.run(jobs.listed, narrow, None, _PER_QUERY).jobs:
-            known = found.get(job.id)
-            if known is None or known.updated_at <= job.updated_at:
-                found[job.id] = job
+    states = [state for state in _QUERIES if state is None or state in wanted.get("state", _QUERIES)]
+    filters = [wanted if state is None else wanted | {"state": [state]} for state in states]
+    found = [job for narrow in filters for job in op.run(jobs.listed, narrow, None, _PER_QUERY).jobs]
+    latest = {job.id: job for job in sorted(found, key=lambda job: job.updated_at)}
     new = []
-    for job in found.values():
+    for job in latest.values():
         # Not updated_at: a heartbeat is no change.
         mark = (job.state, job.parked, job.attempt, job.retry_count, job.progress, job.progress_note, job.reason)
         if seen.get(job.id) != mark:
@@ -228,8 +223,7 @@ def _change(
     changed, capped = 0, found.capped or more
     with console.interruptible("this batch") as interrupt, console.progress_bar(change.verb, found.matched) as bar:
         while more and changed < most and not interrupt.is_set():
-            limit = min(_BATCH, most - changed)
-            batch = op.run(jobs.change_matching, change, wanted, limit, dry_run=False, why=why)
+            batch = op.run(jobs.change_matching, change, wanted, min(_BATCH, most - changed), dry_run=False, why=why)
             changed += batch.changed
             # The batch leaves out jobs that others are writing: end when only those are left.
             more = capped = batch.capped and batch.changed > 0

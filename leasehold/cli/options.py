@@ -70,8 +70,7 @@ class Session:
 
     def run(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Carry out an operation as the user of this machine, who may do everything that the login may."""
-        operator = Operator(self.database, Caller(_user()), blocking=True)
-        return run_blocking(operation(operator, *args, **kwargs))
+        return run_blocking(operation(Operator(self.database, Caller(_user()), blocking=True), *args, **kwargs))
 
     def answer(self, value: Any, line: object = None) -> None:
         """Print the result: with --json the value, else this line if there is one."""

@@ -31,7 +31,6 @@ class Part:
     what: str
     arguments: list[str]
     on_death: Callable[[str], None]
-    """Called with the news of each death."""
     on_line: Callable[[str], None] | None = None
     """Called with each line that it prints or logs."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +40,6 @@ class Part:
     kills: int = 0
     """How often it died by SIGKILL."""
     news: str = ""
-    """What happened last."""
     _process: Process | None = None
     _pipe: int | None = None
     _output: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))

@@ -101,14 +101,10 @@ def sayer(source: str = "leasehold.supervise") -> Callable[[int, str], None]:
 
 def supervised(options: SupervisorOptions, systemd: Systemd) -> int:
     """Run a supervisor and return its exit code, even if its standard error is a pipe that is not read."""
-
-    async def run() -> int:
-        return await Supervisor(options, systemd=systemd, say=write).run()
-
     write = BackgroundWriter(sayer())
     code = 1
     try:
-        code = asyncio.run(run())
+        code = asyncio.run(Supervisor(options, systemd=systemd, say=write).run())
     finally:
         if not write.close(_LAST_LINES):
             os._exit(code)

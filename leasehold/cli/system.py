@@ -49,8 +49,7 @@ def verify(
     ] = 1000,
 ) -> None:
     """Check what must always hold: no job lost, none with two owners, no limit broken, … 1 if something does not."""
-    allowed = length(slack, option="--slack")
-    laws = op.run(system.invariants, slack=allowed, latest=latest)
+    laws = op.run(system.invariants, slack=length(slack, option="--slack"), latest=latest)
     op.table(laws, ("law", "verdict", "violations", "a violation is", "such as"), _cells, right=("violations",))
     if broken := [law.name for law in laws if not law.ok]:
         say(f"{many(len(broken), 'law')} of {len(laws)} broken: {', '.join(broken)}", style="bold red")
@@ -138,9 +137,8 @@ def _listen(database: Database, seconds: float, *, standby: bool) -> Finding:
         return Finding("listen", "warn", "not checked: this login may not call notify", problem.hint or "")
     if notifications_arrive(database.dsn, database.store, within=seconds):
         return Finding("listen", "ok", "a NOTIFY arrives: idle workers start new jobs within milliseconds", "")
-    words = (
-        f"a NOTIFY did not arrive within {seconds:g} s, as behind a pooler in transaction mode: workers poll instead"
-    )
+    then = "as behind a pooler in transaction mode: workers poll instead"
+    words = f"a NOTIFY did not arrive within {seconds:g} s, {then}"
     cure = "give workers a DSN that leads to PostgreSQL itself, or let the pooler keep sessions"
     return Finding("listen", "warn", words, cure)
 

@@ -123,8 +123,7 @@ def command(  # noqa: PLR0913 (each is an option)
     systemd = Systemd.take()
     health = HealthFile(health_file) if health_file is not None and pipe is None else None
     running.put_in_place(dsn, schema)
-    level = logs.Level.DEBUG if verbose else log_level
-    logs.configure(level, log_format, tracebacks=tracebacks, background=True)
+    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format, tracebacks=tracebacks, background=True)
     if max_jobs is not None:  # spread, so that processes that started together do not retire together
         max_jobs = max(1, round(max_jobs * random.uniform(0.9, 1.1)))  # noqa: S311
     options = WorkerOptions(

@@ -24,7 +24,6 @@ class DemoWorker:
     name: str = ""
     """As the database knows it, once it does."""
     running: int = 0
-    """Jobs that it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +48,6 @@ class Controls:
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         draft.write_text(json.dumps(asdict(standing)), encoding="utf-8")
         draft.replace(self.path)
-
-    def remove(self) -> None:
-        """Remove the file: the demo has ended."""
-        self.path.unlink(missing_ok=True)
 
     def running(self) -> Standing | None:
         """Return the state of the demo; None if none runs here."""
