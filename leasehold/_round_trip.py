@@ -115,34 +115,27 @@ def _not_finite(value: object) -> float | None:
     return None
 
 
-def changes(given: object, read: object, *, exact: bool) -> list[JsonProblem]:
-    """Return what would be read back otherwise than it is."""
-    return [_differing(*values) for values in _changes(given, read, (), exact=exact)]
-
-
-def _changes(
-    given: object, read: object, where: tuple[str, ...], *, exact: bool
-) -> Iterator[tuple[tuple[str, ...], object, object]]:
-    """Yield what differs: a time, because JSON drops the seconds of an offset; if `exact`, also what would be read as
-    another type, because no annotation says which it has: a tuple that has become a list, a str that a union takes for
-    a date, a float that jsonb writes without a point.
+def changes(given: object, read: object, where: tuple[str, ...] = (), *, exact: bool) -> Iterator[JsonProblem]:
+    """Yield what would be read back otherwise than it is: a time, because JSON drops the seconds of an offset; if
+    `exact`, also what would be read as another type, because no annotation says which it has: a tuple that has become
+    a list, a str that a union takes for a date, a float that jsonb writes without a point.
     """
     if given is read:
         return
     if isinstance(given, (datetime, time)) and isinstance(read, (datetime, time)):
         # Not ==, which is false for any local time that a change of the clocks makes ambiguous.
         if given.utcoffset() != read.utcoffset():
-            yield where, given, read
+            yield _differing(where, given, read)
         return
     if exact and not isinstance(given, type(read)) and (given != read or isinstance(given, float)):
-        yield where, given, read
+        yield _differing(where, given, read)
         return
     if exact and isinstance(given, Mapping) and isinstance(read, Mapping):
         # A key that is no string becomes one; two may become the same.
-        yield from ((where, key, str(key)) for key in given if key not in read)
+        yield from (_differing(where, key, str(key)) for key in given if key not in read)
     for key, one, other in _pairs(given, read):
         # The outermost key is enough to name the argument.
-        yield from _changes(one, other, where or (str(key),), exact=exact)
+        yield from changes(one, other, where or (str(key),), exact=exact)
 
 
 def as_stored(text: str) -> str:

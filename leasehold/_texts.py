@@ -8,18 +8,13 @@ which PostgreSQL refuses, are spelled out, a long text is cut, and a value that 
 import math
 from typing import Final
 
-MAX_CLASS: Final = 200
-"""Characters of the name of an error's class."""
-MAX_MESSAGE: Final = 2_000
-"""Characters of an error's message, and of the reason for which a task cancels its job."""
+# Characters that are kept of each.
+MAX_CLASS: Final = 200  # the name of an error's class
+MAX_MESSAGE: Final = 2_000  # an error's message, and the reason for which a task cancels its job
 MAX_TRACEBACK: Final = 20_000
-"""Characters of a traceback."""
-MAX_NOTE: Final = 500
-"""Characters of a progress note."""
-MAX_LINE: Final = 1_000
-"""Characters of a line of log."""
-MAX_LEVEL: Final = 20
-"""Characters of its level."""
+MAX_NOTE: Final = 500  # of progress
+MAX_LINE: Final = 1_000  # of log
+MAX_LEVEL: Final = 20  # of a line of log
 
 
 def text_of(value: object, limit: int) -> str:
@@ -94,5 +89,4 @@ def _joined(head: str, tail: str, limit: int, length: int) -> str:
 
 
 def _name_of(value: object) -> str:
-    name = type.__dict__["__name__"].__get__(type(value))  # not by the class's own metaclass
-    return str(name)[:MAX_CLASS]
+    return str(type.__dict__["__name__"].__get__(type(value)))[:MAX_CLASS]  # not by the class's own metaclass

@@ -116,10 +116,7 @@ class App:
         return task
 
     def discover(self, package: str) -> None:
-        """Import every module called `tasks` in the package and below it, so that their tasks are registered.
-
-        `leasehold worker package` does the same.
-        """
+        """Import every module called `tasks` in the package and below it, as `leasehold worker package` does."""
         discover(package)
 
     def find(self, kind: str) -> Task[..., Any]:

@@ -109,7 +109,7 @@ class Codec:
             read = self._read(stored)
         except ValidationError as error:
             return unreadable(error)
-        return [] if read == valid and stored is text else changes(valid, read, exact=self._exact)
+        return [] if read == valid and stored is text else list(changes(valid, read, exact=self._exact))
 
 
 # Nearly all values and texts pass these, at next to no cost. The rules are those of `jsonlimits`: these imply them.

@@ -122,8 +122,7 @@ class Rule:
             until = min(until, self.ends_at - timedelta(microseconds=1))
         count = (until - first) // every + 1
         last = first + (count - 1) * every
-        kept = min(count, keep)
-        latest = tuple(last - n * every for n in range(kept - 1, -1, -1))
+        latest = tuple(last - n * every for n in reversed(range(min(count, keep))))
         return Runs(latest=latest, count=count, next=self.after(last))
 
     # -- cron

@@ -81,8 +81,7 @@ class Job(Generic[R]):
             if now.finished_at is not None:
                 return self._outcome(now)
             await sleep(pause, blocking=blocking)
-        message = f"job {self.id} ({self.kind}) had not ended after {timeout} s"
-        raise ResultTimeout(message, hint="it goes on")
+        raise ResultTimeout(f"job {self.id} ({self.kind}) had not ended after {timeout} s", hint="it goes on")
 
     def explain(self) -> "list[Obstacle]":
         """Return why the job is not running: nothing, if a worker may claim it at any moment."""

@@ -88,7 +88,6 @@ class Failed:
     """The task raised, timed out, or asked for a retry."""
 
     error: Error
-    """What happened."""
     retry_after: float | None
     """Seconds until the next attempt; None when there is none."""
     fatal: bool = False

@@ -91,7 +91,6 @@ class FixedDelay:
     """The same wait after every failure."""
 
     after: timedelta | float
-    """How long to wait."""
     fatal: ErrorTypes = field(default=(), kw_only=True)
     """Errors that end the job at once."""
     only: ErrorTypes = field(default=(), kw_only=True)
@@ -122,7 +121,6 @@ class CallablePolicy:
     """A plain function as a policy; what it answers is checked."""
 
     function: RetryFunction
-    """Called with the number of failures and the error."""
 
     def delay(self, failures: int, error: BaseException) -> float | None:
         """Return seconds to wait, or None to give up."""
