@@ -240,7 +240,6 @@ class DemoScreen:
         return f"{figures}{broken} · {self.url}"
 
     def _open(self, stack: ExitStack) -> None:
-        """Open the screen and the keyboard, on a terminal."""
         console = Console(stderr=True)
         if not console.is_terminal:
             return

@@ -59,20 +59,8 @@ _OPTIONS = {**_TIMES, "error_class": "--error"}
 
 def filtered(*, without: Collection[str] = ()) -> Callable[[Command], Command]:
     """Add the options that choose jobs; the command gets the filter as its argument `wanted`."""
-    return _with({name: kind for name, kind in _FILTERS.items() if name not in without}, "wanted", _filter)
-
-
-def _with(
-    options: Mapping[str, Any], argument: str, made: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        def run(**given: Any) -> None:
-            values = {name: given.pop(name) for name in options}
-            command(**{argument: made({name: value for name, value in values.items() if value is not None})}, **given)
-
-        return with_options(command, run, argument, options)
-
-    return decorate
+    options = {name: kind for name, kind in _FILTERS.items() if name not in without}
+    return with_options("wanted", options, lambda _stack, given: _filter(given))
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +76,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "tags": tuple(given.get("tags", ()))}
 
 
-with_fields = _with(_FIELDS, "fields", _fields)
+with_fields = with_options("fields", _FIELDS, lambda _stack, given: _fields(given))
 """Adds the options that set fields; the command gets the fields of the intent as its argument `fields`."""
 
 

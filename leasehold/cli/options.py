@@ -54,14 +54,14 @@ class Session:
     """The database that --dsn and --schema name, connected to when it is first needed; and how results are printed."""
 
     _stack: ExitStack
-    _dsn: str | None
-    _schema: str | None
-    as_json: bool
+    dsn: str | None = None
+    schema: str | None = None
+    as_json: bool = False
 
     @functools.cached_property
     def database(self) -> Database:
         """Return the database, which has a schema that this release knows."""
-        settings = Settings.from_env(dsn=self._dsn, schema=self._schema)
+        settings = Settings.from_env(dsn=self.dsn, schema=self.schema)
         where = self._stack.enter_context(located(settings, say=say))
         check_schema(where, settings.schema)
         database = Database(where, schema=settings.schema, prepare=settings.prepare)
@@ -138,25 +138,33 @@ class Commands(typer.Typer):
         return decorate
 
 
-def _on_database(command: Command) -> Command:
-    def run(*, dsn: str | None, schema: str | None, as_json: bool, **options: Any) -> None:
-        with ExitStack() as stack:
-            command(op=Session(stack, dsn, schema, as_json), **options)
+def with_options(
+    argument: str, options: Mapping[str, Any], make: Callable[[ExitStack, dict[str, Any]], Any]
+) -> Callable[[Command], Command]:
+    """Give a command these options instead of its argument, which is made of those that are given when it runs."""
 
-    return with_options(command, run, "op", {"as_json": AsJson, "dsn": Dsn, "schema": Schema})
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            values = {name: given.pop(name) for name in options}
+            with ExitStack() as stack:
+                made = make(stack, {name: value for name, value in values.items() if value is not None})
+                command(**{argument: made}, **given)
+
+        kept = [one for one in signature(command).parameters.values() if one.name != argument]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=False if kind is AsJson else None, annotation=kind)
+            for name, kind in options.items()
+        ]
+        run.__signature__ = Signature([*kept, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*kept, *added)}
+        return run
+
+    return decorate
 
 
-def with_options(command: Command, run: Command, argument: str, options: Mapping[str, Any]) -> Command:
-    """Return `run` with the signature of the command that Typer reads: the options instead of the argument."""
-    kept = [one for one in signature(command).parameters.values() if one.name != argument]
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=False if kind is AsJson else None, annotation=kind)
-        for name, kind in options.items()
-    ]
-    functools.update_wrapper(run, command)
-    run.__signature__ = Signature([*kept, *added])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in (*kept, *added)}
-    return run
+_SESSION = {"as_json": AsJson, "dsn": Dsn, "schema": Schema}
+_on_database = with_options("op", _SESSION, lambda stack, given: Session(stack, **given))
 
 
 def _user() -> str:
