@@ -13,7 +13,7 @@ absolute time is decided here, so that the answer never depends on where the sea
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -67,8 +67,7 @@ class Rule:
     @classmethod
     def of(cls, schedule: Any) -> "Rule":
         """Return the rule of anything that has these attributes."""
-        names = ("every", "cron", "time_zone", "starts_at", "ends_at")
-        return cls(**{name: getattr(schedule, name) for name in names})
+        return cls(**{one.name: getattr(schedule, one.name) for one in fields(cls) if one.init})
 
     def __post_init__(self) -> None:
         _check(self)
