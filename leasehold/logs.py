@@ -58,8 +58,8 @@ def configure(
     `tracebacks`: as text, too, each failed attempt has one, not only the last.
     `background`: no caller waits while a line is written, or only so many seconds (`wait`).
     """
-    global _chosen, _writer  # noqa: PLW0603 (so is logging)
-    _chosen = level, format
+    global chosen, _writer  # noqa: PLW0603 (so is logging)
+    chosen = level, format
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     stream = sys.__stderr__
     if background and stream is not None and stream is sys.stderr:
@@ -70,11 +70,6 @@ def configure(
     root.addHandler(handler)
     # Lower than the handler's, perhaps: what jobs log is kept with them, however little is written here.
     root.setLevel(min(logging.INFO, handler.level))
-
-
-def chosen() -> tuple[Level, Format]:
-    """Return what was given to `configure`, for processes that shall log alike."""
-    return _chosen
 
 
 def flush(seconds: float = 0.5) -> None:
@@ -113,7 +108,8 @@ def bound(worker: str | None = None) -> Iterator[None]:
         logging.setLogRecordFactory(make)
 
 
-_chosen: tuple[Level, Format] = (Level.WARNING, Format.TEXT)
+chosen: tuple[Level, Format] = (Level.WARNING, Format.TEXT)
+"""What was given to `configure`, for processes that shall log alike."""
 _writer: LogWriter | None = None
 
 

@@ -21,7 +21,7 @@ from leasehold.app import App
 from leasehold.cli.console import say
 from leasehold.errors import ConfigError
 from leasehold.supervise.report_targets import Systemd
-from leasehold.supervise.signals import BackgroundWriter, within
+from leasehold.supervise.signals import within
 from leasehold.supervise.supervisor import Supervisor, SupervisorOptions
 
 T = TypeVar("T")
@@ -94,21 +94,14 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 def sayer(source: str = "leasehold.supervise") -> Callable[[int, str], None]:
     """Return the function that writes messages: for people or, where programs read them, to the log of this name."""
-    if logs.chosen()[1] == logs.Format.JSON:
+    if logs.chosen[1] == logs.Format.JSON:
         return logger_of(source).log
     return lambda _level, text: None if logs.say(many_lines(text)) else say(text)
 
 
 def supervised(options: SupervisorOptions, systemd: Systemd) -> int:
-    """Run a supervisor and return its exit code, even if its standard error is a pipe that is not read."""
-    write = BackgroundWriter(sayer())
-    code = 1
-    try:
-        code = asyncio.run(Supervisor(options, systemd=systemd, say=write).run())
-    finally:
-        if not write.close(_LAST_LINES):
-            os._exit(code)
-    return code
+    """Run a supervisor and return its exit code. Logs are in the background: standard error may not be read."""
+    return asyncio.run(Supervisor(options, systemd=systemd, say=sayer()).run())
 
 
 def end_within(seconds: float, code: int, last: Callable[[], object] = lambda: None) -> None:

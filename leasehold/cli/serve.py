@@ -59,7 +59,8 @@ def command(
     """
     pipe = SupervisorPipe.take()  # first of all: the process that started this one may have ended
     put_in_place(dsn, schema)
-    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format)
+    # A supervisor must not wait for a standard error that is not read.
+    logs.configure(logs.Level.DEBUG if verbose else log_level, log_format, background=workers > 1)
     loaded = load_app(app) if app else App()
     path = root_path.rstrip("/")
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
@@ -164,7 +165,7 @@ def _supervise(address: Address, workers: int, app: str | None) -> int:
     arguments = [*([app] if app else []), "--host", address.host, "--port", str(port)]
     arguments += ["--root-path", address.root_path] if address.root_path else []
     arguments += [flag for flag in ("--access-log", "--verbose", "-v") if flag in sys.argv]
-    arguments += [f"--{name}={value}" for name, value in zip(("log-level", "log-format"), logs.chosen(), strict=True)]
+    arguments += [f"--{name}={value}" for name, value in zip(("log-level", "log-format"), logs.chosen, strict=True)]
     options = SupervisorOptions(
         command=[sys.executable, "-m", "leasehold", "serve", *arguments],
         processes=workers,

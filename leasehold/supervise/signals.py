@@ -8,7 +8,6 @@ a task that blocks would keep a worker from ending. The number of a signal is wr
 import contextlib
 import math
 import os
-import queue
 import select
 import signal
 import threading
@@ -165,34 +164,3 @@ def within(seconds: float, step: Callable[[], object]) -> bool:
         return False
     thread.join(seconds)
     return not thread.is_alive()
-
-
-class BackgroundWriter:
-    """Calls `write` for each text, in their order, in a thread of its own."""
-
-    def __init__(self, write: Callable[[int, str], object]) -> None:
-        self._write = write
-        self._closing = False
-        self._texts: queue.Queue[tuple[int, str] | None] = queue.Queue(1000)  # of more, the newest are left out
-        self._thread = threading.Thread(target=self._pass_on, name="leasehold-say", daemon=True)
-        self._thread.start()
-
-    def __call__(self, level: int, text: str) -> None:
-        """Queue a text with its level; never waits."""
-        with contextlib.suppress(queue.Full):
-            self._texts.put_nowait((level, text))
-
-    def close(self, seconds: float) -> bool:
-        """Wait at most so long until all is written; return whether it is."""
-        self._closing = True
-        with contextlib.suppress(queue.Full):  # then the thread sees that it is closing
-            self._texts.put_nowait(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _pass_on(self) -> None:
-        while (text := self._texts.get()) is not None:
-            with contextlib.suppress(Exception):  # a line that cannot be written must not stop the others
-                self._write(*text)
-            if self._closing and self._texts.empty():
-                return

@@ -201,7 +201,7 @@ class TaskProcess:
         try:
             async with deadline:
                 if not self.calls:
-                    level, style = logs.chosen()
+                    level, style = logs.chosen
                     given = self._given.to_send()
                     await self._send({"type": "setup", "surroundings": given, "level": level, "format": style})
                 self.calls += 1
