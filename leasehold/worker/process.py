@@ -126,21 +126,16 @@ class ProcessExecutor:
         else:
             child.stop()
             self._retiring.append(child)
-            late = asyncio.get_running_loop().call_later(_RETIRE, child.kill)
-            child.dead.add_done_callback(lambda _: self._retired(child, late))
+            asyncio.get_running_loop().call_later(_RETIRE, child.kill)  # does nothing to one that is dead
             if len(self._retiring) > _RETIRING:
                 self._retiring[0].kill()
 
-    def _retired(self, child: "TaskProcess", late: asyncio.TimerHandle) -> None:
-        late.cancel()
-        self._retiring.remove(child)
-        child.close()
-
     def _forget(self, child: "TaskProcess") -> None:
         self._children.discard(child)
-        if child in self._idle:
-            self._idle.remove(child)
-            child.close()
+        for unused in (self._idle, self._retiring):
+            if child in unused:
+                unused.remove(child)
+                child.close()
 
 
 class TaskProcess:
