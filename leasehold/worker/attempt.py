@@ -11,21 +11,13 @@ from leasehold._logger import logger_of
 from leasehold.context import JobContext, enter, leave
 from leasehold.db.store import ClaimedJob, Store
 from leasehold.errors import InvalidArguments, LeaseholdError, LeaseLost
-from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze, Snoozed, Success
+from leasehold.outcome import Cancel, Lost, Outcome, Released, Snooze, Snoozed
 from leasehold.task import Task
 from leasehold.telemetry import AttemptFacts, Hooks, Telemetry
 from leasehold.worker.executors import Fork, NotStarted, ThreadExecutor, end_copy_of, run_in_time
 from leasehold.worker.lease import LeaseKeeper
 from leasehold.worker.options import WorkerOptions
-from leasehold.worker.outcomes import (
-    NO_RESULT,
-    as_error,
-    complete_in,
-    outcome_of,
-    set_aside,
-    unless_committed,
-    warn_of_discarded,
-)
+from leasehold.worker.outcomes import NO_RESULT, as_error, complete_in, outcome_of, set_aside, unless_committed
 from leasehold.worker.process import ProcessExecutor
 
 logger = logger_of(__name__)
@@ -164,7 +156,7 @@ class AttemptRunner:
                 finally:
                     if Fork.number != self._process:
                         end_copy_of(self._process)
-                return NO_RESULT if value is None else _returned(task, job.retry_count, value)
+                return NO_RESULT if value is None else outcome_of(task, job.retry_count, value)
             function = partial(hooks.call, attempt, task.function) if hooks.around else task.function
             outcome, error = await self._threads.run(task, function, arguments, attempt)
             self._shortage_logged = False
@@ -207,14 +199,3 @@ class AttemptRunner:
         """End what can be ended, without waiting for it."""
         self._threads.close()
         self._processes.kill()
-
-
-def _returned(task: Task[..., Any], retry_count: int, value: object) -> Outcome:
-    """Return the outcome of a task that returned this value: mostly a success, made with one call less."""
-    try:
-        if not isinstance(value, BaseException):
-            warn_of_discarded(task)
-            return Success(task.result.encode(value))
-    except BaseException:  # noqa: BLE001, S110 (whatever it is, `outcome_of` makes a failure of it)
-        pass
-    return outcome_of(task, retry_count, value)

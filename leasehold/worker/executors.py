@@ -195,13 +195,8 @@ def _call(attempt: Callable[[], _Ended], done: "asyncio.Future[_Ended]", process
         ended = _UNKNOWN_END
     end_copy_of(process)
     with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has gone
-        done.get_loop().call_soon_threadsafe(_hand_over, done, ended)
+        done.get_loop().call_soon_threadsafe(done.set_result, ended)
     del done, ended  # what was raised leads back to this frame
-
-
-def _hand_over(done: "asyncio.Future[_Ended]", ended: _Ended) -> None:
-    if not done.done():
-        done.set_result(ended)
 
 
 def _ended(

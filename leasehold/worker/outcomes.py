@@ -58,6 +58,13 @@ def as_error(raised: BaseException) -> Exception:
 
 
 def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome:  # noqa: PLR0911 (a table)
+    if not isinstance(value, Exception):
+        if value is not None:
+            _warn_of_discarded(task)
+        try:
+            return Success(task.result.encode(value))
+        except LeaseholdError as error:
+            return _outcome(task, retry_count, error)
     match value:
         case Snooze():
             return Snoozed(value.after)
@@ -67,18 +74,10 @@ def _outcome(task: Task[..., Any], retry_count: int, value: object) -> Outcome: 
             return Failed(error=Error.from_exception(value), retry_after=after)
         case ArgumentsDoNotFit() | ResultDoesNotFit():
             return Failed(error=Error.from_exception(value), retry_after=None, fatal=True)
-        case Exception():
-            return _failure(task, retry_count, value)
-        case _:
-            if value is not None:
-                warn_of_discarded(task)
-            try:
-                return Success(task.result.encode(value))
-            except LeaseholdError as error:
-                return _outcome(task, retry_count, error)
+    return _failure(task, retry_count, value)
 
 
-def warn_of_discarded(task: Task[..., Any]) -> None:
+def _warn_of_discarded(task: Task[..., Any]) -> None:
     """Log, once for each kind, that the value which a task returns is lost: `complete_in` has recorded no result."""
     job = running_job()
     if job is not None and job.completed_bare and task.kind not in _warned:
