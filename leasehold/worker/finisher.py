@@ -6,7 +6,7 @@ with the reason. One whose row is locked waits apart from all others. Whatever t
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from leasehold import _failpoints as failpoints
 from leasehold._aio import cancel
@@ -21,7 +21,7 @@ from leasehold.outcome import Cancelled, Failed, Outcome, Snoozed, Success
 from leasehold.upkeep.loop import Loop, Ports
 from leasehold.worker import log_lines
 from leasehold.worker.lease import LeaseKeeper
-from leasehold.worker.outcomes import NO_RESULT, failure_of, refused, report_of, without_text
+from leasehold.worker.outcomes import NO_RESULT, failure_of, fields_of, refused, report_of, without_text
 from leasehold.worker.statistics import Tally
 
 logger = logger_of(__name__)
@@ -232,24 +232,19 @@ class Finisher(Loop):
         if counted != len(jobs):  # which ones count is queried only when not all do: that is rare
             ids = await self._link.run(self._store.completed(self._worker_id, jobs, results))
         _reach("after-complete")
-        self._count("success", jobs, ids)
+        late = [] if ids is None else [job for job in jobs if job.id not in ids]
+        self._tally.finished("success", [job for job in jobs if job not in late] if late else jobs)
+        for job in late:
+            log_lines.refused(self._worker_id, job)
 
     async def _fail(self, reports: Sequence[Report]) -> None:
-        jobs = [job for job, _, _ in reports]
         failures = [failure_of(job, outcome) for job, outcome, _ in reports]
         _reach("before-fail")
-        counted = await self._link.run(self._store.fail_many(self._worker_id, json.dumps(failures)))
-        completed = await self._completed([job for job in jobs if job.id not in counted])
+        states = await self._link.run(self._store.fail_many(self._worker_id, json.dumps(failures)))
+        completed = await self._completed([job for job, _, _ in reports if job.id not in states])
         _reach("after-fail")
-        self._tally.reported(jobs, failures, counted)
-        for job, outcome, _ in reports:
-            if job.id in counted:
-                log_lines.reported(self._worker_id, job, outcome, counted[job.id])
-            elif job.id in completed:
-                self._succeeded(job, outcome)
-            else:
-                log_lines.refused(self._worker_id, job)
-        if counted:
+        self._note(reports, states, completed)
+        if states:
             self._retry()
 
     async def _release(self, reports: Sequence[Report]) -> None:
@@ -258,12 +253,7 @@ class Finisher(Loop):
         ids = await self._link.run(self._store.release(self._worker_id, jobs))
         completed = await self._completed([job for job in jobs if job.id not in ids])
         _reach("after-release")
-        for job, outcome, _ in reports:
-            if job.id in completed:
-                self._succeeded(job, outcome)
-            elif job.id in ids:
-                log_lines.reported(self._worker_id, job, outcome, "queued")
-        self._count("released", [job for job in jobs if job.id not in completed], ids)
+        self._note(reports, dict.fromkeys(ids, "queued"), completed)
 
     async def _completed(self, jobs: Sequence[ClaimedJob]) -> set[str]:
         """Return which of these jobs, whose reports do not count, were completed by their tasks' own transactions.
@@ -275,10 +265,20 @@ class Finisher(Loop):
             return set()
         return await self._link.run(self._store.completed(self._worker_id, inside, [None] * len(inside)))
 
-    def _succeeded(self, job: ClaimedJob, outcome: Outcome) -> None:
-        """Count a job that its task's own transaction has completed, whatever the task made of it afterwards."""
-        self._tally.finished("success", [job])
-        log_lines.completed(self._worker_id, job, outcome)
+    def _note(self, reports: Sequence[Report], states: Mapping[str, str], completed: Collection[str]) -> None:
+        """Count and log reports: `states` has the new state of each job whose report counts.
+
+        `completed` are jobs that their tasks' own transactions have completed, whatever the tasks did afterwards.
+        """
+        self._tally.reported([job for job, _, _ in reports], [fields_of(outcome) for _, outcome, _ in reports], states)
+        for job, outcome, _ in reports:
+            if job.id in states:
+                log_lines.reported(self._worker_id, job, outcome, states[job.id])
+            elif job.id in completed:
+                self._tally.finished("success", [job])
+                log_lines.completed(self._worker_id, job, outcome)
+            else:
+                log_lines.refused(self._worker_id, job)
 
     async def _write_lines(self, reports: list[Report]) -> None:
         """Write log lines, before the outcomes: afterwards none may be written. What is refused is lost."""
@@ -295,13 +295,6 @@ class Finisher(Loop):
                 await self._write_lines(reports[half:])
             else:
                 logger.warning("the log lines of %d job(s) are lost: %s", len(reports), error)
-
-    def _count(self, outcome: str, jobs: Sequence[ClaimedJob], ids: Collection[str] | None) -> None:
-        """Count the jobs whose report counts; `ids` are theirs, None: all."""
-        late = [] if ids is None else [job for job in jobs if job.id not in ids]
-        self._tally.finished(outcome, [job for job in jobs if job not in late] if late else jobs)
-        for job in late:
-            log_lines.refused(self._worker_id, job)
 
     # -- one by one
 
@@ -355,20 +348,14 @@ class Finisher(Loop):
     def _settle(self, report: Report, answer: Reported) -> None:
         job, outcome, _ = report
         self._let_go([job])
-        if answer.answer == "lost":
-            log_lines.refused(self._worker_id, job)
-            return
-        if job.completes and answer.state == "success":
-            self._succeeded(job, outcome)
-            return
-        state = answer.state or "retry"
         if answer.answer == "refused":
             logger.error("job %s (%s): its report cannot be written: %s", job.id, job.kind, answer.detail)
             if answer.state is None:
                 return
             outcome = Failed(error=refused(answer.detail or ""), retry_after=None)
-        self._tally.reported([job], [failure_of(job, outcome)], {job.id: state})
-        log_lines.reported(self._worker_id, job, outcome, state)
+        completed = job.completes and answer.state == "success"
+        states = {} if completed or answer.answer == "lost" else {job.id: answer.state or "retry"}
+        self._note([(job, outcome, ())], states, [job.id] if completed else [])
 
 
 def _size(outcome: Outcome, lines: Sequence[LogLine]) -> int:
