@@ -102,11 +102,10 @@ class LeaseKeeper:
         ]
         self._sooner = threading.Event()
         self._check_at = math.inf
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
 
     def start(self, lost: Callable[[ClaimedJob], None], died: Callable[[BaseException | None], None]) -> None:
         """Start the threads. On the event loop, `lost` is called for a lost lease, `died` if one of them ends."""
-        self._loop = asyncio.get_running_loop()
         self._lost, self._died = lost, died
         for thread in self._threads:
             thread.start()
@@ -202,7 +201,7 @@ class LeaseKeeper:
             run()
         except BaseException as raised:  # noqa: BLE001 (the worker ends because of it, and logs it)
             error = raised
-        if not self._stopping and self._loop is not None:
+        if not self._stopping:
             with suppress(RuntimeError):  # the loop is closed: the worker has gone
                 self._loop.call_soon_threadsafe(self._died, error)
 
@@ -314,21 +313,19 @@ class LeaseKeeper:
             self._batches.discard(batch)
 
     def _beat(self, jobs: list[ClaimedJob]) -> Renewal:
-        contexts = [self._contexts.get(job) for job in jobs]
-        progress = [None if context is None else context.take_progress() for context in contexts]
+        started = {job: context for job in jobs if (context := self._contexts.get(job)) is not None}
+        progress = {job: taken for job, context in started.items() if (taken := context.take_progress()) is not None}
+        unwritten = {job.id for job in progress}
         try:
             failpoints.reach("before-heartbeat")
-            answer = self._renewed(jobs, progress)
-        except LeaseholdError:
-            for context, taken in zip(contexts, progress, strict=True):
-                if taken is not None and context is not None:
-                    context.restore_progress(taken)
-            raise
-        failpoints.reach("after-heartbeat")
-        for job, context, taken in zip(jobs, contexts, progress, strict=True):
-            if taken is not None and context is not None and job.id in answer.busy:
-                context.restore_progress(taken)
-        self._write_lines([(job, context) for job, context in zip(jobs, contexts, strict=True) if context is not None])
+            answer = self._renewed(jobs, [progress.get(job) for job in jobs])
+            failpoints.reach("after-heartbeat")
+            unwritten = answer.busy
+        finally:
+            for job, taken in progress.items():
+                if job.id in unwritten:
+                    started[job].restore_progress(taken)
+        self._write_lines(started)
         return answer
 
     def _renewed(self, jobs: list[ClaimedJob], progress: list[tuple[float, str] | None]) -> Renewal:
@@ -342,15 +339,14 @@ class LeaseKeeper:
             logger.warning("%d leases are renewed one by one: %s", len(jobs), error)
             return self._link.run(self._store.renew(self._worker_id, jobs, progress, each=True))
 
-    def _write_lines(self, started: list[tuple[ClaimedJob, JobContext]]) -> None:
+    def _write_lines(self, started: Mapping[ClaimedJob, JobContext]) -> None:
         """Write what long jobs have logged so far; the rest is written with their outcome. Lost if it is refused."""
-        logged = [(job, lines) for job, context in started if (lines := context.take_lines())]
+        logged = {job: json.dumps(lines) for job, context in started.items() if (lines := context.take_lines())}
         if not logged:
             return
-        jobs = [job for job, _ in logged]
         try:
-            call = self._store.add_logs(self._worker_id, jobs, [json.dumps(lines) for _, lines in logged])
-            stored(jobs, self._link.run(call))
+            jobs = list(logged)
+            stored(jobs, self._link.run(self._store.add_logs(self._worker_id, jobs, list(logged.values()))))
         except LeaseholdError as error:
             logger.warning("the log lines of %d job(s) are lost: %s", len(logged), error)
 
@@ -363,7 +359,7 @@ class LeaseKeeper:
 
     def _lose(self, job: ClaimedJob) -> None:
         """Notify the event loop, unless the job has ended meanwhile: then its finish won the race."""
-        if self.let_go([job]) and self._loop is not None:
+        if self.let_go([job]):
             self._loop.call_soon_threadsafe(self._lost, job)
             if (context := self._contexts.get(job)) is not None:
                 context.lose()  # now: a task in a thread shall not wait for an event loop that another task blocks

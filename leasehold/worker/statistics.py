@@ -6,6 +6,7 @@ Never the truth about jobs: what a killed worker has not written is lost.
 import asyncio
 import json
 import random
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
@@ -28,7 +29,7 @@ _PERIOD = 10.0
 class _Counters:
     """The outcomes and durations of one queue and kind."""
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     waits: list[float] = field(default_factory=list)
     runs: list[float] = field(default_factory=list)
     wait_classes: list[int] = field(default_factory=lambda: [0] * CLASSES)
@@ -46,7 +47,7 @@ class Tally:
     """Counts the outcomes of jobs since it was last taken."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, str], _Counters] = {}
+        self._counters: dict[tuple[str, str], _Counters] = defaultdict(_Counters)
 
     def finished(self, outcome: str, jobs: Iterable[ClaimedJob]) -> None:
         """Count jobs that ended alike: `success`, `failed`, `dead`, `snoozed`, `cancelled` or `released`."""
@@ -59,13 +60,10 @@ class Tally:
                 group = groups.setdefault((queue, kind), [])
             group.append(job)
         for key, group in groups.items():
-            counters = self._counters.get(key)
-            if counters is None:
-                counters = self._counters[key] = _Counters()
-            counts = counters.counts
-            counts[outcome] = counts.get(outcome, 0) + len(group)
+            counters = self._counters[key]
+            counters.counts[outcome] += len(group)
             if outcome == "dead":  # a job's last failure is a failure too
-                counts["failed"] = counts.get("failed", 0) + len(group)
+                counters.counts["failed"] += len(group)
             if outcome != "released":  # one that was released has not run, or not to an end
                 counters.waits += [job.waited for job in group]
                 counters.runs += [job.ran for job in group]
@@ -88,7 +86,7 @@ class Tally:
 
     def take(self) -> list[dict[str, Any]]:
         """Return the rows for the database, and start again."""
-        taken, self._counters = self._counters, {}
+        taken, self._counters = self._counters, defaultdict(_Counters)
         rows = []
         for (queue, kind), counters in taken.items():
             counters.fold()
