@@ -9,8 +9,8 @@ import resource
 import signal
 import threading
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -125,21 +125,27 @@ def restore_standard() -> None:
 
 # -- signals that mean something to this process: one for a process that a task forks is for that process alone
 
-_handlers: dict[int, object] = {}
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+"""The signals that ask a process to end."""
 _mask = threading.local()
 
 
-def default_in_forks(handlers: Mapping[int, object]) -> None:
-    """Have every fork of this process do the usual at these signals, unless its task has set handlers of its own.
+def nothing(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. An ignored signal would be ignored by the programs that a task starts, too; a handled one is not."""
 
-    A fork inherits the handlers, and the pipe that Python writes signals to: it would not end, and its parent would.
+
+def do_nothing_at_signals() -> dict[int, Any]:
+    """Have Python do nothing at the signals that ask this process to end; return the handlers before.
+
+    A fork does the usual at them, unless its task has set handlers of its own: it inherits ours, and the pipe that
+    Python writes signals to. It would not end, and its parent would.
     """
-    _handlers.update(handlers)
+    return {number: signal.signal(number, nothing) for number in ENDING}
 
 
 def _hold_signals() -> None:
-    if _handlers:  # until the fork has let go of the pipe
-        _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+    if any(signal.getsignal(number) is nothing for number in ENDING):  # until the fork has let go of the pipe
+        _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
 def _restore_mask() -> None:
@@ -148,7 +154,7 @@ def _restore_mask() -> None:
 
 
 def _usual_signals() -> None:
-    ours = [number for number, handler in _handlers.items() if signal.getsignal(number) is handler]
+    ours = [number for number in ENDING if signal.getsignal(number) is nothing]
     for number in ours:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if ours:

@@ -14,19 +14,17 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 from leasehold import logs
 from leasehold._logger import logger_of
-from leasehold._os_process import default_in_forks, restore_standard
+from leasehold._os_process import ENDING, do_nothing_at_signals, nothing, restore_standard
 from leasehold.errors import WorkerFailed
 
 logger = logger_of(__name__)
 
 _CHECK_EVERY: Final = 1.0
 """Seconds between two checks whether the handlers are still ours."""
-_HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
@@ -61,8 +59,7 @@ class Signals:
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._others = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _nothing) for number in _HANDLED}
-        default_in_forks(dict.fromkeys(_HANDLED, _nothing))
+        self._before = do_nothing_at_signals()  # our thread handles them, and sooner
         self._thread.start()
         return self
 
@@ -101,7 +98,7 @@ class Signals:
                 if self._others != -1 and number:  # the event loop's own pipe: other code may have handlers there
                     with contextlib.suppress(OSError):
                         os.write(self._others, bytes([number]))
-                if number in _HANDLED:
+                if number in ENDING:
                     self._handle()
 
     def _check(self) -> None:
@@ -110,7 +107,7 @@ class Signals:
         if self._asked:
             return
         self._checks += 1
-        replaced = any(signal.getsignal(number) is not _nothing for number in _HANDLED)
+        replaced = any(signal.getsignal(number) is not nothing for number in ENDING)
         if replaced or self._checks % 3 == 0:  # which pipe Python writes to cannot be queried
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._asked = True
@@ -120,11 +117,11 @@ class Signals:
         self._asked = False
         if self._ended:
             return
-        before = {number: signal.signal(number, _nothing) for number in _HANDLED}
+        before = do_nothing_at_signals()
         replaced = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         if replaced not in (-1, self._pipe[1]):  # asyncio's, when a task has added a handler of its own
             self._others = replaced
-        changed = [signal.Signals(number).name for number, handler in before.items() if handler is not _nothing]
+        changed = [signal.Signals(number).name for number, handler in before.items() if handler is not nothing]
         if changed:
             logger.warning("a task has replaced what this process does at %s: it is put back", ", ".join(changed))
 
@@ -149,10 +146,6 @@ def _last_line() -> None:
     # No logging: its lock may be held by the task that does not end.
     with contextlib.suppress(OSError):
         os.write(2, b"some jobs did not end; they are left to their leases, and this process ends now\n")
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: Python calls this later than the thread has handled the signal."""
 
 
 def within(seconds: float, step: Callable[[], object]) -> bool:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from leasehold import logs
-from leasehold._os_process import default_in_forks, follow_parent
+from leasehold._os_process import do_nothing_at_signals, follow_parent
 from leasehold._os_process import memory as memory_used
 from leasehold._texts import text_of
 from leasehold.context import MAX_LINES, Capture, JobContext, LogLine, enter, leave, line_of
@@ -123,9 +123,7 @@ class Channel:
         self._moved = threading.Event()
         self.lease = math.inf
         """Seconds of the lease of the job that runs."""
-
-    def start(self) -> None:
-        """Start the threads now: a capped task leaves no room for their stacks."""
+        # Now: a capped task leaves no room for the stacks of threads.
         threading.Thread(target=self._watch, name="leasehold-watch", daemon=True).start()
         threading.Thread(target=self._pass_progress_on, name="leasehold-progress", daemon=True).start()
 
@@ -203,10 +201,6 @@ class ChildContext(JobContext):
             self._channel.send({"type": "log", "call": self._call, "line": line_of(*line)})
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing."""
-
-
 def main() -> None:
     """Serve the worker until it sends stop."""
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -214,16 +208,11 @@ def main() -> None:
     connection.set_inheritable(False)
     if not follow_parent(int(sys.argv[2]), signal.SIGKILL):
         os._exit(_FAILED)  # it died before the kernel could be asked
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # They are for the worker, which lets its jobs finish. A handler, because an ignored signal would be
-        # ignored by the programs that a task starts, too.
-        signal.signal(number, _nothing)
-        default_in_forks({number: _nothing})
+    do_nothing_at_signals()  # they are for the worker, which lets its jobs finish
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what a killed task printed is not lost
     channel = Channel(connection)
-    channel.start()
     try:
         with logs.bound():
             _serve(channel)

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any, NamedTuple
 
-from leasehold._os_process import restore_standard
+from leasehold._os_process import ENDING, restore_standard
 
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -43,8 +43,8 @@ class Surroundings(NamedTuple):
     def to_send(self) -> dict[str, Any]:
         """Return what a new process is to have: of signals whether they are ignored, as exec passes on no more."""
         plain = [(number, handler) for number, handler in self.handlers if isinstance(handler, signal.Handlers)]
-        handled = (signal.SIGINT, signal.SIGTERM)  # by every process of tasks itself
-        return self._replace(handlers=[one for one in plain if one[0] not in handled])._asdict()
+        # Those in ENDING every process of tasks handles itself.
+        return self._replace(handlers=[one for one in plain if one[0] not in ENDING])._asdict()
 
     def restore(self) -> bool:
         """Put back what can be; return whether that is all. To be called by the main thread."""
