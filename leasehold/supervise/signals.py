@@ -49,7 +49,6 @@ class Signals:
         self._ended = False
         self._before: dict[int, Any] = {}
         self._others = -1
-        self._checks = 0
         self._asked = False
         self._parent = os.getppid()
         self._pipe = (-1, -1)
@@ -104,14 +103,10 @@ class Signals:
     def _check(self) -> None:
         """Have our handlers put back. A signal that was ignored for a moment is lost, but a second one is handled."""
         self._parent = os.getppid()
-        if self._asked:
-            return
-        self._checks += 1
-        replaced = any(signal.getsignal(number) is not nothing for number in ENDING)
-        if replaced or self._checks % 3 == 0:  # which pipe Python writes to cannot be queried
+        if not self._asked:
+            self._asked = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._asked = True
-                self._main(self._put_back)
+                self._main(self._put_back)  # without a check: which pipe Python writes to cannot be queried
 
     def _put_back(self) -> None:
         self._asked = False

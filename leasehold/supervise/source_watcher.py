@@ -23,14 +23,10 @@ class SourceWatcher:
         """Yield the changed files, every time that there are any."""
         while True:
             await asyncio.sleep(0.5)
-            now = await asyncio.to_thread(self._scan)
-            if now == self._seen:
-                continue
-            while True:
-                await asyncio.sleep(0.1)  # editors and version control write several files
-                then, now = now, await asyncio.to_thread(self._scan)
-                if then == now:
-                    break
+            before, now = self._seen, await asyncio.to_thread(self._scan)
+            while now != before:  # until all is written: editors and version control write several files
+                await asyncio.sleep(0.1)
+                before, now = now, await asyncio.to_thread(self._scan)
             changed = sorted({path for path, _ in self._seen.items() ^ now.items()})
             self._seen = now
             if changed:
