@@ -19,13 +19,10 @@ class Ports:
 
     worker_id: str
     link: Link
-    """The connection that it sends its calls on."""
     store: Store
-    """The calls of the schema."""
     telemetry: Telemetry
-    """Passes events to subscribers."""
     outage: Outage
-    """Logs that the database does not answer, once for all loops."""
+    """One for all loops."""
 
 
 class Loop:

@@ -159,9 +159,8 @@ class Claimer(Loop):
             logger.warning("away again, %d jobs in hand: %s", len(jobs), error)  # their leases expire
 
     async def _wait_for_work(self) -> None:
-        poll = (
-            self._poll if self._listener.arrives else min(1.0, self._poll)
-        )  # behind a pooler no notification may arrive
+        # Behind a pooler no notification may arrive.
+        poll = self._poll if self._listener.arrives else min(1.0, self._poll)
         try:
             async with asyncio.timeout(poll * random.uniform(0.9, 1.0)):  # noqa: S311 (spread, not secrecy)
                 await self._work.wait()

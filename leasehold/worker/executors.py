@@ -111,8 +111,7 @@ def end_copy_of(process: int) -> None:
 class ThreadExecutor:
     """A bounded pool of threads. A thread cannot be killed: its task learns of its end at `checkpoint()`.
 
-    The threads are daemons, unlike those of concurrent.futures: one that never ends must not keep a stopped
-    worker from exiting.
+    They are daemons, unlike those of concurrent.futures: one that never ends must not keep a worker from exiting.
     """
 
     def __init__(self) -> None:
@@ -126,8 +125,7 @@ class ThreadExecutor:
     ) -> _Ended:
         """Run the task's function in a thread. Its slot is free only when the function has really ended.
 
-        The outcome is made in the thread too: what the task returned or raised is written as text by code of its own,
-        which may take long.
+        The outcome is made in the thread too: code of the task, which may take long, writes it as text.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_Ended] = loop.create_future()

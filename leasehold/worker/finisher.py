@@ -102,10 +102,9 @@ class Finisher(Loop):
         self, ports: Ports, *, outbox: Outbox, keeper: LeaseKeeper, tally: Tally, written: Callable[[], None],
         retry: Callable[[], None], reported: Callable[[Sequence[ClaimedJob]], None],
     ) -> None:  # fmt: skip
-        """`tally` counts the jobs whose report was accepted.
+        """`written` is called after reports were answered, `retry` after jobs became due at a later time.
 
-        `written` is called after reports were answered, `retry` after jobs became due at a later time, `reported` with
-        the jobs whose reports are answered or given up.
+        `reported` is called with the jobs whose reports are answered or given up.
         """
         super().__init__(ports)
         self._outbox = outbox

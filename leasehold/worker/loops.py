@@ -84,7 +84,7 @@ class Loops:
                 worker_id, self.store, keeper=keeper, hooks=app.hooks, telemetry=app.telemetry, options=options,
                 hold_off=slots.hold_off,
             ),
-            slots=slots, outbox=outbox, keeper=keeper, lost_leases=self.lost_leases, telemetry=app.telemetry,
+            slots=slots, keeper=keeper, lost_leases=self.lost_leases, telemetry=app.telemetry,
             max_jobs=options.max_jobs, retire=retire,
         )  # fmt: skip
         self.claimer = Claimer(
@@ -153,8 +153,7 @@ class Loops:
     async def shut_down(self, grace_begun: asyncio.Event, hurry: asyncio.Event) -> int:
         """Stop claiming; finish or release what runs; report it all; only then end the leases.
 
-        What runs has no limit before the grace period has begun.
-        Return the number of jobs whose tasks do not end.
+        What runs has no limit before the grace period has begun. Return the number of jobs whose tasks do not end.
         """
         running, grace = len(self.slots.running), self._options.grace
         limit = f"they have {grace:g} s" if grace_begun.is_set() else "they may take as long as they need"

@@ -165,22 +165,18 @@ class Runner:
     """Runs the jobs of one worker. `retire` is called when it has run `max_jobs` of them."""
 
     def __init__(
-        self, tasks: Mapping[str, Task[..., Any]], attempts: AttemptRunner, *, slots: Slots, outbox: Outbox,
-        keeper: LeaseKeeper, lost_leases: LostLeases, telemetry: Telemetry, max_jobs: int | None,
-        retire: Callable[[str], None],
+        self, tasks: Mapping[str, Task[..., Any]], attempts: AttemptRunner, *, slots: Slots, keeper: LeaseKeeper,
+        lost_leases: LostLeases, telemetry: Telemetry, max_jobs: int | None, retire: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._tasks = tasks
         self._attempts = attempts
         self._telemetry = telemetry
         self._slots = slots
-        self._outbox = outbox
         self._keeper = keeper
         self._lost_leases = lost_leases
         self._max_jobs = max_jobs
         self._retire = retire
         self._journal: Journal | None = None
-        self._context = copy_context()
-        """What every attempt starts from: what one job sets, the next does not see."""
         self._loop = asyncio.get_running_loop()
         self._filling = False
         self._empty = asyncio.Event()
@@ -196,6 +192,7 @@ class Runner:
         """Accept jobs from now on; the journal records which ones run."""
         self._journal = journal
         self._context = copy_context()
+        """What every attempt starts from: what one job sets, the next does not see."""
 
     def accept(self, jobs: Sequence[ClaimedJob], asked: float) -> None:
         """Take claimed jobs in. Their leases count from the moment they were asked for."""
@@ -245,7 +242,7 @@ class Runner:
         else:
             if slots.suspects and job.id in slots.suspects and not attempt.released:
                 slots.ended_suspects.add(job)
-            self._outbox.put(job, outcome, attempt.take_lines())
+            slots.outbox.put(job, outcome, attempt.take_lines())
         self.finished += 1
         if self._max_jobs is not None and self.finished >= self._max_jobs:
             self._retire(f"{self.finished} jobs done")
@@ -257,10 +254,7 @@ class Runner:
             self._empty.set()
 
     def reported(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Remove jobs from the journal: their reports are answered.
-
-        Not before: what a function leaves in the event loop may end the worker after it has returned.
-        """
+        """Remove jobs from the journal: their reports are answered, and they count as ended (see `crash_recovery`)."""
         journal, slots = self._journal, self._slots
         if journal is not None and not self._abandoned:
             memory, free = journal.map, journal.free

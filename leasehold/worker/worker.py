@@ -198,12 +198,10 @@ class Worker:
             if cancelled is not None:
                 raise cancelled
             return
-        part: str = "shutdown"
-        cause: BaseException | None = None
         if loops.death.done():
             part, cause = loops.death.result()
-        elif not working.cancelled():
-            cause = working.exception()
+        else:
+            part, cause = "shutdown", None if working.cancelled() else working.exception()
         died()
         loops.keeper.stop()  # before all else: the jobs of this worker must become free
         text = "worker %s: its %s has died, so the worker ends; its leases run out"
