@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,19 @@ def try_lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def lock_within(descriptor: int, kind: int, seconds: float) -> bool:
-    """Lock it as soon as it is free, or return False after these seconds."""
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Wait so long at most; return whether the condition holds."""
     deadline = time.monotonic() + seconds
-    while not try_lock(descriptor, kind):
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(PAUSE)
     return True
+
+
+def lock_within(descriptor: int, kind: int, seconds: float) -> bool:
+    """Lock it as soon as it is free, or return False after these seconds."""
+    return within(seconds, lambda: try_lock(descriptor, kind))
 
 
 def is_locked(path: Path) -> bool:

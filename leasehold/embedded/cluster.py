@@ -126,12 +126,9 @@ class Cluster:
         return state
 
     def _becomes_ready(self) -> bool:
-        deadline = time.monotonic() + self._timeout
-        while time.monotonic() < deadline and _processes.is_locked(self.folder / _processes.SERVER):
-            if self._answers():
-                return True
-            time.sleep(_processes.PAUSE)
-        return False
+        lock = self.folder / _processes.SERVER
+        _processes.within(self._timeout, lambda: self._answers() or not _processes.is_locked(lock))
+        return self._answers()
 
     def _answers(self) -> bool:
         master = _processes.postmaster(self.data)

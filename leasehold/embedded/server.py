@@ -7,7 +7,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,15 +173,12 @@ class EmbeddedServer:
 
     def _ensure_watcher(self) -> None:
         lock = self._folder / _processes.WATCHER
-        deadline = time.monotonic() + self._timeout
         if not _processes.is_locked(lock):
             command = [sys.executable, "-I", "-S", _processes.__file__, "watch", str(self._folder)]
             null = subprocess.DEVNULL
             subprocess.run(command, stdin=null, stdout=null, stderr=null, env=environment(), check=False)
-        while not _processes.is_locked(lock):
-            if time.monotonic() > deadline:
-                raise EmbeddedError(f"the watcher of {self._folder} does not start")
-            time.sleep(_processes.PAUSE)
+        if not _processes.within(self._timeout, lambda: _processes.is_locked(lock)):
+            raise EmbeddedError(f"the watcher of {self._folder} does not start")
 
     @contextmanager
     def _transition(self) -> Iterator[int]:
