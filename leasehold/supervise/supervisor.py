@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leasehold._aio import cancel, first_of, within
+from leasehold.db.connections.link import Backoff
 from leasehold.errors import ConfigError
 from leasehold.supervise import RETIRED
 from leasehold.supervise.report_targets import EVERY, HealthFile, Systemd
@@ -54,14 +54,8 @@ class _Replica:
         """The one before, which finishes its jobs, or has: while it does, its successor must not retire as well."""
         self.swapped = asyncio.Event()
         """Set when another process has taken its place."""
-        self.quick_deaths = 0
-        """Processes in a row that died of how they were started, as it seems."""
-
-    def next_pause(self) -> float:
-        """Return the seconds before the next start."""
-        pause = min(0.2 * 2.0**self.quick_deaths, 30.0)
-        self.quick_deaths = min(self.quick_deaths + 1, 20)
-        return pause * random.uniform(0.75, 1.0)  # noqa: S311 (spread, not secrecy)
+        self.backoff = Backoff(first=0.2, longest=30.0)
+        """Before the next start, after processes in a row that died of how they were started, as it seems."""
 
 
 class Supervisor:
@@ -164,7 +158,7 @@ class Supervisor:
                 before = replica.retiring if replica.retiring in self._live else None
                 child = WorkerProcess(self._options.command, self._options.env, self._reported, before)
             except OSError as error:
-                pause = replica.next_pause()
+                pause = replica.backoff.pause()
                 self._warn(f"no worker can be started ({error.strerror}); next try in {pause:.1f} s")
                 await asyncio.sleep(pause)
             else:
@@ -188,7 +182,7 @@ class Supervisor:
         retires = child.retiring.is_set() or child.code == RETIRED
         if retires and child.report and (jobs := child.report["finished"]):
             self._say(f"worker {child.pid} retires after {jobs} jobs; another starts now")
-            replica.quick_deaths = 0
+            replica.backoff.reset()
             return
         of_settings = child.code in {_USAGE, _SCHEMA}
         of_source = not child.ready.is_set() and child.code > 0 and child.code != _UNAVAILABLE
@@ -202,8 +196,8 @@ class Supervisor:
             self._stopping.set()
             await asyncio.Event().wait()
         if time.monotonic() - child.born >= 10:  # it did not die of how it was started
-            replica.quick_deaths = 0
-        pause = replica.next_pause()
+            replica.backoff.reset()
+        pause = replica.backoff.pause()
         how = child.how if child.ended.is_set() else "retires and has run no job to its end"
         (self._say if child.code in WELL else self._warn)(f"worker {child.pid} {how}; another starts in {pause:.1f} s")
         await within(pause, self._changed)
