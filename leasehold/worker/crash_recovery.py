@@ -114,12 +114,11 @@ class JournalFolder:
 
     def _is_trusted(self) -> bool:
         """Return whether the folder is there and is this user's own. Nothing is read from or written to another."""
-        try:
+        with contextlib.suppress(OSError):
             _check(self._folder.parent)
             _check(self._folder)
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def deaths(self) -> Iterator[Death]:
         """Yield the workers that have died and left a journal. The jobs that they were running become suspects.
@@ -209,23 +208,20 @@ class CrashRecovery(PeriodicLoop):
     _PART = "the recovery of dead workers"
 
     def __init__(self, ports: Ports, *, folder: JournalFolder, found: Callable[[], None]) -> None:
-        """`found` is called after dead workers were found: there are new suspects."""
+        """`found` is called for each dead worker: there are new suspects."""
         super().__init__(ports)
         self._folder = folder
         self._found = found
 
     async def round(self) -> float:
         """Scan once."""
-        any_dead = False
         try:
             for death in self._folder.deaths():
-                any_dead = True
+                self._found()
                 if not await self._clear_up(death):
                     break  # its journal stays, and is read at the next scan, here or by another worker
         except OSError as error:  # a full or broken disk is no reason to end the worker
             logger.warning("journals of dead workers cannot be read: %s", error)
-        if any_dead:
-            self._found()
         return 2.0
 
     async def _clear_up(self, death: Death) -> bool:

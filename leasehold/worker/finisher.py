@@ -17,7 +17,7 @@ from leasehold.db.connections.link import Backoff
 from leasehold.db.sqlstates import blames_values, of_one_row
 from leasehold.db.store import ClaimedJob, Reported, Token
 from leasehold.errors import DatabaseUnavailable, LeaseholdError
-from leasehold.outcome import Cancelled, Failed, Outcome, Snoozed, Success
+from leasehold.outcome import Failed, Outcome, Released, Success
 from leasehold.upkeep.loop import Loop, Ports
 from leasehold.worker import log_lines
 from leasehold.worker.lease import LeaseKeeper
@@ -30,9 +30,6 @@ _LARGEST_BATCH = 1000
 _LARGEST_TEXTS = 4_000_000
 """Characters of results, errors and log lines in one batch; a single report may have more."""
 _PART = "reporting"
-
-_FAILURES = frozenset({Failed, Snoozed, Cancelled})
-"""Outcomes that `fail_many` records."""
 
 Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
 _Send = Callable[[Sequence[Report]], Awaitable[None]]
@@ -187,17 +184,11 @@ class Finisher(Loop):
 
     async def _round(self, reports: list[Report]) -> list[tuple[Report, LeaseholdError]]:
         """Send each once; return those that were not accepted, and why."""
-        done: list[Report] = []
-        failed: list[Report] = []
-        released: list[Report] = []
-        left: list[tuple[Report, LeaseholdError]] = []
+        senders: dict[type[Outcome], _Send] = {Success: self._complete, Released: self._release}
+        groups: dict[_Send, list[Report]] = {}
         for report in reports:
-            kind = type(report[1])
-            (done if kind is Success else failed if kind in _FAILURES else released).append(report)
-        for send, group in ((self._complete, done), (self._fail, failed), (self._release, released)):
-            if group:
-                left += await self._isolated(send, group)
-        return left
+            groups.setdefault(senders.get(type(report[1]), self._fail), []).append(report)
+        return [one for send, group in groups.items() for one in await self._isolated(send, group)]
 
     async def _isolated(self, send: _Send, reports: list[Report]) -> list[tuple[Report, LeaseholdError]]:
         """Send all in one statement; if that is refused, one by one, so that the one at fault fails alone."""

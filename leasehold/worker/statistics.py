@@ -74,13 +74,11 @@ class Tally:
         self, jobs: Sequence[ClaimedJob], reports: Sequence[Mapping[str, Any]], states: Mapping[str, str]
     ) -> None:
         """Count reported outcomes; `states` are those of the jobs whose report counts."""
-        ends: dict[str, list[ClaimedJob]] = {}
+        ends: dict[str, list[ClaimedJob]] = defaultdict(list)
         for job, report in zip(jobs, reports, strict=True):
             if job.id in states:
-                outcome = report["outcome"]
-                if outcome == "failed" and states[job.id] == "dead":
-                    outcome = "dead"
-                ends.setdefault(outcome, []).append(job)
+                dead = report["outcome"] == "failed" and states[job.id] == "dead"
+                ends["dead" if dead else report["outcome"]].append(job)
         for outcome, group in ends.items():
             self.finished(outcome, group)
 
