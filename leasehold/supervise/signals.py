@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
 
 from leasehold import logs
 from leasehold._logger import logger_of
@@ -22,9 +21,6 @@ from leasehold._os_process import ENDING, do_nothing_at_signals, nothing, restor
 from leasehold.errors import WorkerFailed
 
 logger = logger_of(__name__)
-
-_CHECK_EVERY: Final = 1.0
-"""Seconds between two checks whether the handlers are still ours."""
 
 
 class Signals:
@@ -47,11 +43,8 @@ class Signals:
         self._count = 0
         self._deadline = math.inf
         self._ended = False
-        self._before: dict[int, Any] = {}
-        self._others = -1
         self._asked = False
         self._parent = os.getppid()
-        self._pipe = (-1, -1)
         self._thread = threading.Thread(target=self._run, name="leasehold-signals", daemon=True)
 
     def __enter__(self) -> "Signals":
@@ -85,7 +78,7 @@ class Signals:
 
     def _listen(self) -> None:
         while not self._ended:
-            left = max(0.0, min(_CHECK_EVERY, self._deadline - time.monotonic()))
+            left = max(0.0, min(1.0, self._deadline - time.monotonic()))  # a check every second
             if not select.select([self._pipe[0]], [], [], left)[0]:
                 if time.monotonic() >= self._deadline:
                     within(0.3, _last_line)  # standard error may be a pipe that is full
@@ -122,18 +115,15 @@ class Signals:
 
     def _handle(self) -> None:
         at = time.monotonic()
-        if self._count == 1 and self._parent_has_ended():
-            return
+        if self._count == 1:
+            time.sleep(0.2)  # the last thread of a killed supervisor may still be ending
+            if os.getppid() != self._parent:
+                return  # no wish: the kernel sends a signal for each thread of it
         self._count += 1
         wait = self._patience if self._count == 1 else 0.9  # in which running jobs can be released
         self._deadline = min(self._deadline, at + wait)
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended anyway
             (self._first if self._count == 1 else self._again)()
-
-    def _parent_has_ended(self) -> bool:
-        """Return whether a second signal is no wish: of a killed supervisor the kernel sends one for each thread."""
-        time.sleep(0.2)  # its last thread may still be ending
-        return os.getppid() != self._parent
 
 
 def _last_line() -> None:

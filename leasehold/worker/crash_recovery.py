@@ -44,7 +44,6 @@ _ENTRY: Final = 48
 _COUNTED: Final = 47
 """The byte of a journal, unused by its first entry, that is not 0 when the death of its worker was counted."""
 _ENDING: Final = ".journal"
-_ID: Final = re.compile("[0-9a-f-]{36}")
 _SUSPECT: Final = ".suspect"
 
 
@@ -134,7 +133,7 @@ class JournalFolder:
                 with file:
                     data = file.read()
                     entries = [data[n : n + 36].decode("ascii", "replace") for n in range(0, len(data), _ENTRY)]
-                    running = {entry for entry in entries if _ID.fullmatch(entry)}
+                    running = {entry for entry in entries if re.fullmatch("[0-9a-f-]{36}", entry)}
                     death = Death(path.name.removesuffix(_ENDING), running)
                     if death.running and not data[_COUNTED]:  # before they are given back: the next death may be near
                         self.suspect(death.running)

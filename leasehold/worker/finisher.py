@@ -26,9 +26,6 @@ from leasehold.worker.statistics import Tally
 
 logger = logger_of(__name__)
 
-_LARGEST_BATCH = 1000
-_LARGEST_TEXTS = 4_000_000
-"""Characters of results, errors and log lines in one batch; a single report may have more."""
 _PART = "reporting"
 
 Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
@@ -64,12 +61,12 @@ class Outbox:
         """Wait for reports, and return all that one statement can write."""
         await self._arrived.wait()
         await asyncio.sleep(0)  # until every job that ends in this turn of the loop has added its own
-        batch = self._reports[:_LARGEST_BATCH]
+        batch = self._reports[:1000]
         size = 0
         for place, (_, outcome, lines) in enumerate(batch):
             if outcome is not NO_RESULT or lines:
                 size += _size(outcome, lines)
-                if size > _LARGEST_TEXTS and place:
+                if size > 4_000_000 and place:  # characters; a single report may have more
                     del batch[place:]
                     break
         del self._reports[: len(batch)]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from leasehold._os_process import ENDING, restore_standard
 
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class Surroundings(NamedTuple):
@@ -48,7 +47,7 @@ class Surroundings(NamedTuple):
 
     def restore(self) -> bool:
         """Put back what can be; return whether that is all. To be called by the main thread."""
-        for timer in _TIMERS:
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
         for number, handler in self.handlers:
             if handler is not None and signal.getsignal(number) != handler:
