@@ -71,8 +71,7 @@ class Loops:
             self._links.append(link)
             return Ports(worker_id, link, self.store, app.telemetry, self.outage)
 
-        self.outbox = outbox = Outbox()
-        self.slots = slots = Slots(options.slots, options.prefetch, outbox, self._folder)
+        self.slots = slots = Slots(options.slots, options.prefetch, Outbox(), self._folder)
         self.stalls = LoopStalls(worker_id, slots.kinds_on_loop, stalled)
         self.keeper = keeper = LeaseKeeper(
             worker_id, database, slots.running, shortest=shortest, prepare=prepare, outage=self.outage
@@ -92,7 +91,7 @@ class Loops:
             listener=self.listener, prober=self.prober,
         )  # fmt: skip
         self.finisher = Finisher(
-            ports("finisher"), outbox=outbox, keeper=keeper, tally=self._tally, written=slots.room_changed,
+            ports("finisher"), outbox=slots.outbox, keeper=keeper, tally=self._tally, written=slots.room_changed,
             retry=self.sweeper.wake, reported=self.runner.reported,
         )  # fmt: skip
 
@@ -165,7 +164,7 @@ class Loops:
             async with asyncio.timeout(60):  # with the database away they end with the leases
                 await self.finisher.drain()
         except TimeoutError:
-            logger.critical("%d reports were not taken; their jobs are left to their leases", self.outbox.backlog)
+            logger.critical("%d reports were not taken; their jobs are left to their leases", self.slots.outbox.backlog)
         # A schedule that is not fired by then is fired by another worker when the claim expires.
         await asyncio.wait([firing], timeout=2)
         firing.cancel()

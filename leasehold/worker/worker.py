@@ -145,8 +145,7 @@ class Worker:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")
         check_tasks(self.app.tasks.values())
         database = await self.app.adatabase()
-        loops = Loops(self.id, self.app, database, self.options, retire=self.retire, stalled=stalled)
-        self._loops = loops
+        self._loops = loops = Loops(self.id, self.app, database, self.options, retire=self.retire, stalled=stalled)
         try:
             with logs.bound(self.id):
                 await self._run(loops, died)
@@ -156,9 +155,12 @@ class Worker:
             raise
 
     async def _run(self, loops: Loops, died: Callable[[], object]) -> None:
-        if not await self._registered(loops):
+        registering = asyncio.create_task(self._register(loops))
+        await first_of(registering, self.stopping.wait())
+        if registering.cancelled():  # stopped before the database has answered
             await loops.close()
             return
+        registering.result()
         with _task_environment():
             await self.app.hooks.run_startup()
             loops.start()
@@ -217,14 +219,6 @@ class Worker:
     async def _until_stopped(self, loops: Loops) -> None:
         await self.stopping.wait()
         self.left_behind = await loops.shut_down(self.grace_begun, self._hurry)
-
-    async def _registered(self, loops: Loops) -> bool:
-        """Register the worker; return False if it was stopped before the database answered."""
-        registering = asyncio.create_task(self._register(loops))
-        await first_of(registering, self.stopping.wait())
-        if not registering.cancelled():
-            registering.result()
-        return not registering.cancelled()
 
     async def _register(self, loops: Loops) -> None:
         """Register the worker, what its tasks need, and the schedules that its code declares."""
