@@ -126,10 +126,9 @@ class LeaseKeeper:
     @property
     def overdue_since(self) -> float | None:
         """Since when a lease should have been renewed; None: all are."""
-        now = monotonic()
         with self._guard:
             due = min((batch.renew_at for batch in self._batches), default=math.inf)
-        return due if due <= now else None
+        return due if due <= monotonic() else None
 
     def hold(self, jobs: Sequence[ClaimedJob], since: float) -> None:
         """Keep the leases of a claim alive; they count from `since`, before it was asked for."""
@@ -140,12 +139,10 @@ class LeaseKeeper:
             for batch in batches:
                 self._batches.add(batch)
                 self._held.update(dict.fromkeys(batch.jobs, batch))
-            sooner = any(batch.renew_at < self._wake_at for batch in batches)
-            check = any(batch.give_up_at < self._check_at for batch in batches)
-        if sooner:
-            self._changed.set()
-        if check:
-            self._sooner.set()
+            if any(batch.renew_at < self._wake_at for batch in batches):
+                self._changed.set()
+            if any(batch.give_up_at < self._check_at for batch in batches):
+                self._sooner.set()
 
     def soon(self, job: ClaimedJob) -> None:
         """Renew this one now instead of at its turn."""
@@ -158,10 +155,9 @@ class LeaseKeeper:
         if job in self._progressed:
             return
         with self._guard:
-            first = not self._progressed
+            if not self._progressed:
+                self._changed.set()
             self._progressed.add(job)
-        if first:
-            self._changed.set()
 
     def let_go(self, jobs: Iterable[ClaimedJob]) -> int:
         """Renew these leases no more: the jobs have ended. Return how many of them were held."""
@@ -182,11 +178,9 @@ class LeaseKeeper:
 
     def holds_token(self, token: Token) -> bool:
         """Return the same for a token that the database returned."""
+        wanted = (token.id, token.attempt, token.claim_id)
         with self._guard:
-            return any(
-                job.id == token.id and job.attempt == token.attempt and job.claim_id == token.claim_id
-                for job in self._held
-            )
+            return any((job.id, job.attempt, job.claim_id) == wanted for job in self._held)
 
     def is_live(self, job: ClaimedJob) -> bool:
         """Return whether the lease is held and has not run out by this process's clock."""

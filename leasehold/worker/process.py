@@ -302,8 +302,7 @@ class TaskProcess:
 
     async def wait(self, seconds: float) -> bool:
         """Wait for its end; return whether it came."""
-        if not self.dead.done():
-            await asyncio.wait([self.dead], timeout=seconds)
+        await asyncio.wait([self.dead], timeout=seconds)
         return self.dead.done()
 
     def close(self) -> None:

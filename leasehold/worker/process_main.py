@@ -189,10 +189,9 @@ class ChildContext(JobContext):
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the job is, from 0 to 1; the worker writes it with its next heartbeat."""
         super().progress(fraction, note)
-        latest = self.take_progress()
-        if latest is not None:
-            sent = {"type": "progress", "call": self._call, "fraction": latest[0], "note": latest[1]}
-            self._channel.send_progress(sent)
+        if (latest := self.take_progress()) is not None:
+            fraction, note = latest
+            self._channel.send_progress({"type": "progress", "call": self._call, "fraction": fraction, "note": note})
 
     def capture(self, line: LogLine) -> None:
         """Send a line of log to the worker, which keeps the first ones."""

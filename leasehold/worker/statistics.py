@@ -111,8 +111,7 @@ class Statistician(PeriodicLoop):
     async def round(self) -> float:
         """Write what there is now; return the seconds until the next tally. Without any, nothing is sent."""
         async with self._turn:
-            if self._pending is None:
-                self._pending = self._gather()
+            self._pending = self._pending or self._gather()
             if self._pending is None:
                 return _PERIOD
             middle, rows = self._pending
