@@ -34,13 +34,12 @@ select format('create database %I template template0', :'name')
 class EmbeddedServer:
     """A PostgreSQL for development, shared by all processes that name the same home.
 
-    `home` is the folder for everything (each major version has its own in it), `version` as for
-    `find_binaries`, `settings` are settings of PostgreSQL. `tcp` lets it listen on 127.0.0.1 too, with a
-    password, at `port` or a free one. A process that joins a running server gets what it asks for or an error.
+    `home` is the folder for everything (each major version has its own in it), `version` as for `find_binaries`,
+    `settings` are settings of PostgreSQL. `tcp` lets it listen on 127.0.0.1 too, with a password, at `port` or a free
+    one. A process that joins a running server gets what it asks for or an error.
 
-    From `start` to `close` the process has a hold on the server. A forked child has none: it may use the
-    server while its parent does, or start its own `EmbeddedServer`. All calls block; none is meant for
-    two threads at once.
+    From `start` to `close` the process has a hold on the server. A forked child has none: it may use the server while
+    its parent does, or start its own `EmbeddedServer`. All calls block; none is meant for two threads at once.
     """
 
     def __init__(

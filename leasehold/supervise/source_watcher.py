@@ -52,7 +52,6 @@ class SourceWatcher:
 def roots_of(app: str) -> list[Path]:
     """Return where the sources of `module:app` are: here, and where its package is, if that is elsewhere."""
     here = Path.cwd()
-    roots = [here]
     if str(here) not in sys.path:
         sys.path.insert(0, str(here))
     package = app.partition(":")[0].partition(".")[0]
@@ -60,8 +59,5 @@ def roots_of(app: str) -> list[Path]:
         spec = importlib.util.find_spec(package)  # of a top-level name: finds it, does not run it
     except (ImportError, ValueError):
         spec = None
-    for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place).resolve()
-        if not folder.is_relative_to(here.resolve()):
-            roots.append(folder)
-    return roots
+    folders = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
+    return [here, *(folder for folder in folders if not folder.is_relative_to(here.resolve()))]

@@ -36,7 +36,6 @@ class SupervisorOptions:
     """Starts one worker."""
     processes: int = 1
     grace: float = 30.0
-    """The workers' grace period."""
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     health: HealthFile | None = None
     watcher: SourceWatcher | None = None

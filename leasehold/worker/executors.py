@@ -22,7 +22,6 @@ from leasehold.worker.outcomes import NO_RESULT, as_error, outcome_of
 
 logger = logger_of(__name__)
 
-
 _Ended: TypeAlias = tuple[Outcome, Exception | None]
 """How a function in a thread has ended: its outcome, and what it raised."""
 
@@ -62,10 +61,8 @@ async def run_in_time(
         running.cancel()
         await asyncio.wait([running], timeout=2.0)  # after that its slot is given to another job
         if not running.done():
-            logger.warning(
-                "%s goes on after its timeout of %g s though it was cancelled; its slot is given to another job",
-                task.kind, task.options.timeout,
-            )  # fmt: skip
+            text = "%s goes on after its timeout of %g s though it was cancelled; its slot is given to another job"
+            logger.warning(text, task.kind, task.options.timeout)
             _left_behind.add(running)  # until it ends: asyncio itself keeps no hold of it
             running.add_done_callback(_forget)
         elif not running.cancelled() and running.exception() is None:
@@ -174,10 +171,8 @@ class ThreadExecutor:
 def _overdue(task: Task[..., Any], context: JobContext) -> None:
     """Log, once, that the attempt's time is over, and make its next checkpoint raise: a thread cannot be stopped."""
     context.stop(TimedOut.of(task))
-    logger.warning(
-        "%s %s is past its timeout of %g s and goes on in its thread until it ends or calls checkpoint()",
-        task.kind, context.id, task.options.timeout,
-    )  # fmt: skip
+    text = "%s %s is past its timeout of %g s and goes on in its thread until it ends or calls checkpoint()"
+    logger.warning(text, task.kind, context.id, task.options.timeout)
 
 
 _NO_MEMORY = Error(type="MemoryError", message="no memory to write down how the task has ended", traceback="")

@@ -16,22 +16,16 @@ class WorkerOptions:
 
     queues: Queues = None
     """Take jobs from these queues only, all as one, or in turns by weight ({"mail": 3, "reports": 1}); None: all."""
-
     slots: int = 10
     """How many jobs run at the same time."""
-
     prefetch: int = 0
     """How many more may be claimed ahead, leased but not started."""
-
     grace: float = 30.0
     """Seconds that running jobs get to finish when the worker has to stop."""
-
     poll: float = 10.0
     """Seconds between claims while no notification arrives: the safety net under LISTEN."""
-
     max_jobs: int | None = None
     """Retire after this many jobs, to be replaced by a fresh process; what runs then may finish. None: never."""
-
     child_jobs: int | None = None
     """Replace a process of `executor="process"` tasks after this many jobs; None: never."""
 

@@ -35,10 +35,8 @@ def outcome_of(task: Task[..., Any], retry_count: int, value: object) -> Outcome
 
 def set_aside(invalid: InvalidArguments) -> ArgumentsDoNotFit:
     """Return the error of a job whose arguments cannot be decoded: another attempt would end the same way."""
-    return ArgumentsDoNotFit(
-        f"the job is set aside, its arguments do not fit the task: {invalid.args[0]}",
-        hint="mend the task and retry the job, or enqueue it anew with other arguments",
-    )
+    message = f"the job is set aside, its arguments do not fit the task: {invalid.args[0]}"
+    return ArgumentsDoNotFit(message, hint="mend the task and retry the job, or enqueue it anew with other arguments")
 
 
 def as_error(raised: BaseException) -> Exception:
@@ -82,10 +80,8 @@ def _warn_of_discarded(task: Task[..., Any]) -> None:
     job = running_job()
     if job is not None and job.completed_bare and task.kind not in _warned:
         _warned.add(task.kind)
-        logger.warning(
-            "%s returned a value after complete_in, which is not recorded: use complete_in(connection, result=…)",
-            task.kind,
-        )
+        text = "%s returned a value after complete_in, which is not recorded: use complete_in(connection, result=…)"
+        logger.warning(text, task.kind)
 
 
 def _failure(task: Task[..., Any], retry_count: int, error: Exception) -> Failed:
@@ -115,10 +111,8 @@ def unless_committed(task: Task[..., Any], job: ClaimedJob, outcome: Outcome) ->
     """
     if not isinstance(outcome, Success):
         return outcome
-    error = NotCommitted(
-        "complete_in was called, but its transaction was not committed",
-        hint="commit it before the task returns, or raise what prevents that",
-    )
+    hint = "commit it before the task returns, or raise what prevents that"
+    error = NotCommitted("complete_in was called, but its transaction was not committed", hint=hint)
     return _failure(task, job.retry_count, error)
 
 
@@ -185,7 +179,5 @@ async def complete_in(
     """
     call = store.complete_in(worker, token, task.result.encode(result))
     if not await execute_on(connection, call, blocking=blocking):
-        raise LeaseLost(
-            f"job {token.id}: attempt {token.attempt} no longer owns it",
-            hint="roll back; another worker runs it, or it was cancelled",
-        )
+        message = f"job {token.id}: attempt {token.attempt} no longer owns it"
+        raise LeaseLost(message, hint="roll back; another worker runs it, or it was cancelled")

@@ -211,10 +211,9 @@ class Worker:
         working.cancel()
         await loops.abandon(died=True)
         why = "it has ended" if cause is None else f"{type(cause).__name__}: {cause}"
-        raise cancelled or WorkerFailed(
-            f"the {part} of worker {self.id} has died: {why}",
-            hint="its jobs are taken over when their leases have run out; please report this with the log",
-        ) from cause
+        message = f"the {part} of worker {self.id} has died: {why}"
+        hint = "its jobs are taken over when their leases have run out; please report this with the log"
+        raise cancelled or WorkerFailed(message, hint=hint) from cause
 
     async def _until_stopped(self, loops: Loops) -> None:
         await self.stopping.wait()
