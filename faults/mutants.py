@@ -156,7 +156,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         law="leases_do_not_overlap",
         edits=[
             Edit("sweep_v1", "isolated('expire', array(", "isolated('expire', linger(array("),
-            Edit("sweep_v1", "limit sweep_v1.max for update skip locked));", "limit sweep_v1.max)));"),
+            Edit("sweep_v1", "limit sweep_v1.max for no key update skip locked));", "limit sweep_v1.max)));"),
             Edit("expire", " and j.state is not distinct from 'running' and j.lease_expires_at <= at", ""),
         ],
         statements=[LINGER],

@@ -343,6 +343,49 @@ def test_the_commit_of_an_end_puts_back_what_waits_for_its_key(db, session, endi
     db.assert_consistent(session)
 
 
+@pytest.mark.parametrize("held", ["select cancel(%s)", "select from jobs where id = %s for update"])
+def test_a_session_that_keeps_the_next_job_of_a_key_locked_keeps_the_key_for_a_minute_at_most(db, session, held):
+    session.rows("start_worker", worker="w", kinds=["k"])
+    running, first, *others = enqueued(session, 4, exclusive_key="x")
+    assert claimed(session) == [running]
+    complete(session, running)  # which puts the first of them back
+    sleeper = db.connect()
+    with sleeper.transaction():
+        sleeper.execute(held, [first])
+        assert claimed(session) == []
+        pid = f"pid {sleeper.info.backend_pid}"
+        until(lambda: pid in session.rows("explain", job_id=others[0])[0].detail, "explain names the session")
+        (why,) = session.rows("explain", job_id=others[1])
+        assert (why.reason, why.blocker) == ("exclusive_key", first)
+        session.execute("delete from flow")  # a minute passes
+        session.rows("upkeep", worker="w")
+        assert claimed(session) == others[:1]
+    complete(session, others[0])
+    session.rows("upkeep", worker="w")
+    for job in [others[1]] if "cancel" in held else [first, others[1]]:
+        assert claimed(session) == [job]
+        complete(session, job)
+    db.assert_consistent(session)
+
+
+@pytest.mark.parametrize("function", ["claim", "claim_each", "claim_job"])
+@pytest.mark.parametrize("exclusive_key", [None, "x"])
+def test_a_foreign_key_to_a_waiting_job_keeps_it_from_nothing(db, session, function, exclusive_key):
+    (job,) = enqueued(session, exclusive_key=exclusive_key)
+    sleepers = [db.connect(), db.connect()]
+    with sleepers[0].transaction(), sleepers[1].transaction():
+        for sleeper in sleepers:
+            sleeper.execute("select from jobs where id = %s for key share", [job])
+        if function == "claim_job":
+            assert session.one("claim_job", job_id=job, worker="w") is True
+        else:
+            assert claimed(session, function) == [job]
+        session.execute("update jobs set lease_expires_at = clock()")
+        assert session.one("sweep") == 1
+        assert claimed(session) == [job]
+    db.assert_consistent(session)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_cancelled_job_that_could_have_run_next_leaves_its_place_to_another(db, session, place):
     running, *waiting = enqueued(session, 3, exclusive_key="x")

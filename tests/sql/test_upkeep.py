@@ -191,8 +191,8 @@ def test_twenty_sweepers_take_each_expired_lease_back_once(db, session, clock):
 
 def test_the_sweepers_catch_a_sweep_that_takes_no_locks(db, session, clock):
     """A second row for the same attempt, a deadlock, or a count that is too high. Whether they meet is chance."""
-    session.mutate("sweep_v1", "limit sweep_v1.max for update skip locked", "limit sweep_v1.max")
-    session.mutate("expire", "order by j.id for update skip locked", "")
+    session.mutate("sweep_v1", "limit sweep_v1.max for no key update skip locked", "limit sweep_v1.max")
+    session.mutate("expire", "order by j.id for no key update skip locked", "")
 
     def caught() -> bool:
         session.execute("truncate jobs, attempts")

@@ -32,7 +32,7 @@ class Outage:
                 self._away.setdefault(part, now)
             else:
                 said = self._refused.setdefault(part, (now, set()))[1]
-                first = str(error) not in said and len(said) < 10
+                first = str(error) not in said and len(said) < 50
                 said.add(str(error))
         if isinstance(error, DatabaseUnavailable):
             logger.log(logging.WARNING if first else logging.DEBUG, "%s waits for the database: %s", part, error)

@@ -81,7 +81,7 @@ begin
   into found_ids, cut, until
   from find_jobs(canary_filter(it.kind, it.error_class, it.queues), it.place, wanted, 20000) f;
   found_ids := array(select j.id from jobs j where j.id = any(found_ids) and j.state is not distinct from 'dead'
-    order by j.id for update skip locked);
+    order by j.id for no key update skip locked);
   mine := array(select t.id from unnest(found_ids) t(id) where retry_v1(t.id, false));
   insert into canary_jobs (canary, job_id, stage, retried_at)
   select canary, r, it.stage, at from unnest(mine) r on conflict do nothing;

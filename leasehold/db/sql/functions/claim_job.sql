@@ -27,7 +27,7 @@ begin
   end if;
   perform from jobs j
   where j.id = job_id and j.state is not distinct from 'queued' and j.run_at <= clock() and j.retry_count < j.max_attempts
-  for update skip locked;
+  for no key update skip locked;
   if not found then
     return null;
   end if;

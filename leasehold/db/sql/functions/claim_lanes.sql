@@ -82,7 +82,7 @@ begin
       and (-j.priority, j.id) > (lane.rank, lane.id) and j.run_at <= lock_in_lane.at and j.retry_count < j.max_attempts
     order by -j.priority, j.id
     limit wanted
-    for update skip locked) t;
+    for no key update skip locked) t;
   if cardinality(locked.ids) < wanted then
     locked.last_id := null;
   end if;
@@ -137,7 +137,7 @@ begin
   from (
     select j.id, j.exclusive_key, most_bytes(j.payload) as bytes from jobs j
     where j.id = any(block) and j.state is not distinct from 'queued' and j.parked is distinct from true
-    order by j.id for update skip locked) t;
+    order by j.id for no key update skip locked) t;
   locked.last_rank := ranks[cardinality(block)];
   locked.last_id := block[cardinality(block)];
   return locked;

@@ -62,7 +62,7 @@ begin
     where j.exclusive_key = any(array(select k from unnest(keys) k where k <> all(busy)) || held)
       and j.state is not distinct from 'queued' and j.parked is distinct from true and j.id <> all(won)
     limit 1000  -- a long backlog of a key is parked by several claims
-    for update skip locked)
+    for no key update skip locked)
   update jobs j set parked = true, parked_under = null from waiting where j.id = waiting.id;
 
   return array(select j.id from jobs j where j.id = any(candidates) and j.exclusive_key is null) || won;
@@ -144,7 +144,7 @@ begin
     cross join lateral (
       select j.id from jobs j
       where j.exclusive_key = l.key and j.queue = l.queue and j.kind = l.kind and j.state = 'queued' and j.parked
-      order by -j.priority, j.id limit 1 for update skip locked) b
+      order by -j.priority, j.id limit 1 for no key update skip locked) b
   ), freed as (
     update jobs j set parked = false from best where j.id = best.id returning j.queue)
   select array_agg(distinct f.queue) into queues from freed f;
@@ -165,6 +165,27 @@ begin
                     and j.state is not distinct from 'running')
     and not exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued'
                     and j.parked is distinct from true);
+end $$;
+
+-- Put back another job of each key whose next job is locked by a session that does not end (an open cancel of it, for update). Upkeep
+-- calls it once a minute, for the first 5000 keys that have parked jobs.
+create or replace function unpark_behind_locked() returns void language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  perform unpark_ended(array(
+    with recursive waiting(key, nth) as (
+      select min(j.exclusive_key), 1 from jobs j where j.exclusive_key is not null and j.state = 'queued' and j.parked
+      union all
+      select (select min(j.exclusive_key) from jobs j
+              where j.exclusive_key is not null and j.state = 'queued' and j.parked and j.exclusive_key > w.key), w.nth + 1
+      from waiting w where w.key is not null and w.nth < 5000)
+    select w.key from waiting w
+    where exists (select from jobs j where j.exclusive_key = w.key and j.state is not distinct from 'queued'
+        and j.parked is distinct from true and under_way(j.xmax))
+      and not exists (select from jobs j where j.exclusive_key = w.key and j.state is not distinct from 'queued'
+        and j.parked is distinct from true and not under_way(j.xmax))
+      and not exists (select from jobs j where j.exclusive_key = w.key and j.is_current
+        and j.state is not distinct from 'running')), false);
 end $$;
 
 -- Try again for the keys that were noted in unpark_later. promote calls it.

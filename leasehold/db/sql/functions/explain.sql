@@ -78,6 +78,15 @@ begin
     from jobs h where h.exclusive_key = job.exclusive_key and h.is_current and h.state is not distinct from 'running'
       and h.lease_expires_at > at
     union all
+    select 'exclusive_key', format('job %s of the same exclusive key is to run first%s', n.id,
+      (select '; its row is locked by ' || min(o) || ': end that session' from jobs j, open_transaction(j.xmax) o where j.id = n.id)),
+      n.id, null
+    from (select j.id from jobs j
+          where j.exclusive_key = job.exclusive_key and j.state is not distinct from 'queued' and j.parked is distinct from true
+          order by -j.priority, j.id limit 1) n
+    where job.parked and not exists (select from jobs h where h.exclusive_key = job.exclusive_key and h.is_current
+      and h.state is not distinct from 'running')
+    union all
     select 'limit', format('%s may run under %s, and as many do',
       l.max_running || case l.max_running when 1 then ' job' else ' jobs' end, limit_words(l)), null, null
     from limits l where is_under(job, l) and running_under(l) >= l.max_running

@@ -132,7 +132,7 @@ begin
   with behind as materialized (
     select j.id from jobs j
     where j.id = any(refused || heads) and j.state is not distinct from 'queued'
-    order by j.id for update skip locked)
+    order by j.id for no key update skip locked)
   update jobs j set parked = true, parked_under = l.name from behind b where j.id = b.id;
 end $$;
 
@@ -158,7 +158,7 @@ begin
       select j.id from jobs j
       where j.exclusive_key is not null and j.parked and j.parked_under = unpark_under.name
         and j.queue = l.queue and j.kind = l.kind
-      order by -j.priority, j.id limit places for update skip locked) b
+      order by -j.priority, j.id limit places for no key update skip locked) b
   ), freed as (
     update jobs j set parked = false, parked_under = null from best b where j.id = b.id returning j.queue)
   select array_agg(distinct f.queue) into queues from freed f;

@@ -34,7 +34,7 @@ begin
   moved := isolated('promote', array(
     select j.id from jobs j
     where j.state in ('created', 'retry') and j.accepted and j.run_at <= at
-    order by j.run_at limit promote_v1.max for update skip locked));
+    order by j.run_at limit promote_v1.max for no key update skip locked));
   perform unpark_again();
   perform recheck_limits();
   return moved;

@@ -13,7 +13,7 @@ begin
   with lost as materialized (
     select j.id, j.lease_owner, j.lease_expires_at from jobs j
     where j.id = any(ids) and j.state is not distinct from 'running' and j.lease_expires_at <= at
-    order by j.id for update skip locked
+    order by j.id for no key update skip locked
   ), expired as (
     update jobs j
     set retry_count = j.retry_count + 1, updated_at = at, lease_owner = null, lease_expires_at = null, is_current = false,
@@ -49,7 +49,7 @@ begin
   perform check_most(sweep_v1.max);
   swept := isolated('expire', array(
     select j.id from jobs j where j.state = 'running' and j.lease_expires_at <= at
-    limit sweep_v1.max for update skip locked));
+    limit sweep_v1.max for no key update skip locked));
   perform unpark_forgotten();
   return swept;
 end $$;

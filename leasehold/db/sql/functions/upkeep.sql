@@ -3,16 +3,19 @@
 -- name is marked as alive. It also takes the samples of the flow, once a minute, and the steps of canaries.
 
 create or replace function errands(at timestamptz) returns void language plpgsql set lock_timeout = '1s' as $$
+declare
+  sampled constant boolean := exists (select from flow f where f.at = moment_of(errands.at, 60));
 begin
-  if exists (select from flow f where f.at = moment_of(errands.at, 60)) and not canaries_run() then
+  if sampled and not canaries_run() then
     return;
   end if;
   -- An error there must not stop the sweep.
   begin
+    perform unpark_behind_locked() where not sampled;
     perform sample_flow(at);
     perform canary_step();
   exception when others then
-    raise log 'leasehold: upkeep without samples and canaries: % (%)', sqlerrm, sqlstate;
+    raise log 'leasehold: upkeep without samples, canaries and locked keys: % (%)', sqlerrm, sqlstate;
   end;
 end $$;
 
