@@ -11,6 +11,7 @@ absolute time is decided here, so that the answer never depends on where the sea
   show such a time: not at all in the hour that is skipped, twice in the hour that comes twice.
 """
 
+import errno
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -199,7 +200,9 @@ def zone(name: str) -> ZoneInfo:
     """Return the time zone of that name."""
     try:
         return ZoneInfo(name)
-    except (LookupError, ValueError, OSError, TypeError):
+    except (LookupError, ValueError, OSError, TypeError) as error:
+        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:  # no descriptor for the file of the time zone
+            raise
         raise ConfigError(f"time zone {name!r} unknown", hint="write it like Europe/Berlin, or UTC") from None
 
 

@@ -102,6 +102,9 @@ class Scheduler(PeriodicLoop):
             failpoints.reach("after-schedule-claim")
             try:
                 todo = await asyncio.get_running_loop().run_in_executor(self._planner, plan, claim)
+            except OSError as problem:  # of this process, not of the schedule: it is tried again when the claim expires
+                self._log_once(key, problem)
+                return False
             except Exception as problem:  # noqa: BLE001 (one schedule's rule stops neither the others nor the worker)
                 await self._refuse(claim, problem)
                 return False

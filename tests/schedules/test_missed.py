@@ -1,9 +1,13 @@
 """Laws of missed runs: no worker runs for an hour, or for a day, and then one starts."""
 
+import errno
+import os
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
+from leasehold import cron
 from leasehold.db.connections.link import Link
 from leasehold.db.store import Store
 from leasehold.upkeep.scheduler import plan
@@ -134,6 +138,23 @@ async def test_a_schedule_begins_at_its_start_and_is_over_at_its_end(session, cl
     assert session.rows("schedule_due") == []
     put(session, every="10 minutes", missed="all", starts_at=start + HOUR, ends_at=start + 2 * DAY)
     assert not stored(session).over
+
+
+async def test_a_process_without_free_descriptors_is_no_problem_of_a_schedule(
+    session, clock, start, scheduler, monkeypatch
+):
+    put(session, cron="0 * * * *", time_zone="Asia/Tokyo", missed="all")
+
+    def no_descriptor(_: str) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cron, "ZoneInfo", no_descriptor)
+        await away(scheduler, clock, HOUR)
+    assert stored(session).problem is None
+    assert runs_of(session) == []
+    await away(scheduler, clock, HOUR)
+    assert len(runs_of(session)) == 2
 
 
 async def test_an_invalid_rule_is_logged_once_and_does_not_stop_the_others(session, clock, start, scheduler, caplog):
