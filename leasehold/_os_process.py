@@ -40,6 +40,13 @@ def signal_name(code: int) -> str:
         return f"signal {-code}"
 
 
+def free_descriptors() -> None:
+    """Allow this process as many descriptors as it may have: a task may have lowered the limit, or used all up."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def settle_collector() -> None:
     """Have the garbage collector leave alone what has been made so far, which stays, and search less often.
 

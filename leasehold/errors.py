@@ -156,6 +156,9 @@ class DatabaseUnavailable(LeaseholdError):
     sent = True
     """False: nothing has happened, for the call was certainly never sent, or was undone."""
 
+    local = False
+    """True: this process has no descriptor for a connection, however well the database is."""
+
     ids: tuple[str, ...] = ()
     """Of a call that records jobs: their ids. If `sent`, whether they are recorded is unknown: `app.job(id)` looks."""
 

@@ -16,7 +16,7 @@ from typer import Argument, Exit, Option
 
 from leasehold import logs
 from leasehold._logger import logger_of
-from leasehold._os_process import settle_collector
+from leasehold._os_process import free_descriptors, settle_collector
 from leasehold.app import App
 from leasehold.cli import completion, running
 from leasehold.cli.options import Dsn, Schema
@@ -37,7 +37,7 @@ logger = logger_of(__name__)
 
 _NO_TASKS = "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported"
 _PATIENCE = 75.0
-"""Seconds beyond the grace period for the end of a worker without a second signal: its last reports may take long."""
+"""Seconds beyond the grace period for the end of a worker without a second signal: shutdown hooks may take long."""
 _CHECK = "the start of the worker"
 _LOOP_STOPPED = "Event loop stopped before Future completed."
 """What asyncio and uvloop say when a task has stopped the event loop."""
@@ -220,6 +220,7 @@ async def serve(
         raise
     finally:
         app.close()  # not in a thread of asyncio: tasks may have left all of them busy
+        free_descriptors()  # the event loop needs some to end
     end(_LAST_SECONDS)
     return code
 

@@ -62,6 +62,7 @@ class Claimer(Loop):
 
     async def run(self) -> None:
         """Claim until cancelled."""
+        await self._keeper.ready.wait()
         while True:
             await self._slots.wait_for_room()
             self._work.clear()  # before the claim: a notification during it must not be lost

@@ -2,6 +2,7 @@
 
 A report that the database refuses fails alone: the others of its batch are written without it, and its job is failed
 with the reason. One whose row is locked waits apart from all others. Whatever the database answers, this loop goes on.
+It dies, and its worker with it, where the worker itself is at fault: its leases would keep the jobs from all others.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from leasehold.worker.statistics import Tally
 logger = logger_of(__name__)
 
 _PART = "reporting"
+_CUT_OFF = 300.0
+"""Seconds for which no connection can be opened for reports, while leases are renewed, after which this loop dies."""
 
 Report = tuple[ClaimedJob, Outcome, Sequence[LogLine]]
 _Send = Callable[[Sequence[Report]], Awaitable[None]]
@@ -151,6 +154,7 @@ class Finisher(Loop):
         backoff, began = Backoff(), monotonic()
         pending: list[Report] = batch
         while pending:
+            renewed = self._keeper.answered
             left = await self._round(pending)
             if not left:
                 if self._outage.noted:
@@ -158,10 +162,17 @@ class Finisher(Loop):
                 return
             for error in dict.fromkeys(error for _, error in left):  # successes and failures have one each
                 self._outage.met(_PART, error)
+                if self._is_cut_off(error, renewed):
+                    raise error
             refused_for = monotonic() - began
             pending = [after for report, error in left if (after := self._next_try(report, error, refused_for))]
             if pending:
                 await asyncio.sleep(backoff.pause())
+
+    def _is_cut_off(self, error: LeaseholdError, renewed: float) -> bool:
+        """Return whether this worker alone is at fault; `renewed`: when it last renewed a lease before the call."""
+        since = self._link.unconnected_since
+        return getattr(error, "local", False) or (since is not None and renewed - since > _CUT_OFF)
 
     def _next_try(self, report: Report, error: LeaseholdError, refused_for: float) -> Report | None:
         """Return what to send for a report that was not accepted; None: nothing more."""

@@ -14,7 +14,7 @@ from leasehold import _failpoints as failpoints
 from leasehold._clock import monotonic
 from leasehold._logger import logger_of
 from leasehold.context import JobContext
-from leasehold.db.connections.link import Backoff, ThreadLink
+from leasehold.db.connections.link import Backoff, Reserve, ThreadLink
 from leasehold.db.connections.outage import Outage
 from leasehold.db.database import Database
 from leasehold.db.sqlstates import of_one_row
@@ -72,7 +72,7 @@ class LeaseKeeper:
 
     def __init__(
         self, worker_id: str, database: Database, contexts: Mapping[ClaimedJob, JobContext], *,
-        shortest: float, prepare: bool, outage: Outage,
+        shortest: float, prepare: bool, outage: Outage, reserve: Reserve,
     ) -> None:  # fmt: skip
         """`contexts` are those of the jobs that have started: their progress and log lines go with the heartbeats.
 
@@ -84,7 +84,12 @@ class LeaseKeeper:
         self._contexts = contexts
         self._outage = outage
         self._store = database.store
-        self._link = ThreadLink(database.dsn, name=f"leasehold keeper {worker_id}", prepare=prepare)
+        name = f"leasehold keeper {worker_id}"
+        self._link = ThreadLink(database.dsn, name=name, prepare=prepare, reserve=reserve)
+        self.ready = asyncio.Event()
+        """Set when it has connected, or tried to: before, no job is to be claimed."""
+        self.answered = -math.inf
+        """When the database last answered a renewal."""
         self._held: dict[ClaimedJob, _Batch] = {}
         self._batches: set[_Batch] = set()
         self._urgent: set[ClaimedJob] = set()
@@ -204,6 +209,8 @@ class LeaseKeeper:
             self._link.run(self._store.renew(self._worker_id, []))
         except Exception as error:  # noqa: BLE001 (the first heartbeat will try again, and log it)
             logger.debug("the first call of the keeper failed: %s", error)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.ready.set)
         backoff = Backoff(first=0.05, longest=0.5)
         while not self._stopping:
             since = (monotonic(), time.process_time())
@@ -282,6 +289,7 @@ class LeaseKeeper:
             with self._guard:
                 self._urgent |= urgent
             raise
+        self.answered = monotonic()
         with self._guard:
             for job in jobs:
                 if job.id in answer.busy:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,7 +13,7 @@ from leasehold._clock import monotonic
 from leasehold._logger import logger_of
 from leasehold._texts import one_line
 from leasehold.app import App
-from leasehold.db.connections.link import Link
+from leasehold.db.connections.link import Link, Reserve
 from leasehold.db.connections.outage import Outage
 from leasehold.db.database import Database
 from leasehold.db.notify import CANCEL, DUE, QUEUE, Listener, Prober
@@ -37,6 +38,7 @@ Death = tuple[str, BaseException | None]
 
 _STUCK = 10.0
 """Seconds without an answer after which a part counts as stuck."""
+_NO_DESCRIPTOR = "no descriptor is free for a connection: tasks leave files or sockets open, or have lowered the limit"
 _TICK = 1.0
 """Seconds between two checks of the event loop."""
 
@@ -57,24 +59,25 @@ class Loops:
         retire: Callable[[str], None], stalled: Callable[[], object],
     ) -> None:  # fmt: skip
         self._worker_id, self._options = worker_id, options
-        self.store, self.outage, self._links = database.store, Outage(), list[Link]()
+        self.store, self.outage, self.links = database.store, Outage(), list[Link]()
         self._folder = JournalFolder(database.dsn, self.store.schema)
         self._tasks: list[asyncio.Task[None]] = []
         self.death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         """Done when a loop or the keeper has ended though it should not have."""
         self._ending = self.closed = False
+        self._reserve = reserve = Reserve(partial(self.death.get_loop().call_soon_threadsafe, retire, _NO_DESCRIPTOR))
         prepare, shortest = app.settings.prepare, min(task.options.lease for task in app.tasks.values())
 
         def ports(name: str, patience: float = shortest / 3) -> Ports:
             name, failed = f"leasehold {name} {worker_id}", partial(log_lines.unreported, worker_id)
-            link = Link(database.dsn, name=name, prepare=prepare, patience=patience, failed=failed)
-            self._links.append(link)
+            link = Link(database.dsn, name=name, prepare=prepare, patience=patience, failed=failed, reserve=reserve)
+            self.links.append(link)
             return Ports(worker_id, link, self.store, app.telemetry, self.outage)
 
         self.slots = slots = Slots(options.slots, options.prefetch, Outbox(), self._folder)
         self.stalls = LoopStalls(worker_id, slots.kinds_on_loop, stalled)
         self.keeper = keeper = LeaseKeeper(
-            worker_id, database, slots.running, shortest=shortest, prepare=prepare, outage=self.outage
+            worker_id, database, slots.running, shortest=shortest, prepare=prepare, outage=self.outage, reserve=reserve
         )
         self.listener = Listener(database.dsn, schema=self.store.schema, name=f"leasehold listener {worker_id}")
         self._make_upkeep(ports("upkeep", max(shortest / 3, 5.0)))  # no lease depends on it, and it may have much to do
@@ -155,18 +158,21 @@ class Loops:
         What runs has no limit before the grace period has begun. Return the number of jobs whose tasks do not end.
         """
         running, grace = len(self.slots.running), self._options.grace
+        began = monotonic() if grace_begun.is_set() else -math.inf
         limit = f"they have {grace:g} s" if grace_begun.is_set() else "they may take as long as they need"
         log_lines.logger.info("worker %s drains: %d jobs run, %s", self._worker_id, running, limit)
         await self.claimer.stop()
         firing = asyncio.create_task(self.scheduler.stop())
         left_behind = await self.runner.drain(grace, grace_begun, hurry)
+        # Three of the five seconds after the grace period are for the steps below.
+        left = max(1.0, began + grace + 2.0 - monotonic()) if grace_begun.is_set() else 60.0
         try:
-            async with asyncio.timeout(60):  # with the database away they end with the leases
+            async with asyncio.timeout(left):  # with the database away they end with the leases
                 await self.finisher.drain()
         except TimeoutError:
             logger.critical("%d reports were not taken; their jobs are left to their leases", self.slots.outbox.backlog)
         # A schedule that is not fired by then is fired by another worker when the claim expires.
-        await asyncio.wait([firing], timeout=2)
+        await asyncio.wait([firing], timeout=0 if self.slots.outbox.backlog else 2)
         firing.cancel()
         self.keeper.stop()
         await _quietly(self._unregister, logging.WARNING)
@@ -197,8 +203,9 @@ class Loops:
         self.stalls.stop()
         await self.lost_leases.close()
         self.runner.close(orderly=not self.death.done())
-        for link in self._links:
+        for link in self.links:
             await link.close()
+        self._reserve.free()
 
 
 async def _without_exit(loop: Awaitable[None]) -> None:

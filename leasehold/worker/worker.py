@@ -236,6 +236,8 @@ class Worker:
             text = "worker %s starts before all that it declares is stored: another session keeps a row locked (%s)"
             logger.warning(text, self.id, error)
             self._declaring = asyncio.create_task(self._declare_later(await self.app.adatabase()))
+        for one in loops.links:  # now: a task may leave no descriptor for a connection
+            await one.insist(store.renew(self.id, []), met)
         loops.outage.over(_STARTING)
 
     async def _declare_later(self, database: Database) -> None:

@@ -5,6 +5,7 @@ import logging
 import sys
 import textwrap
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 
 from faults.waiting import auntil
 from leasehold import App, Cancel, NoRetry, current_job
+from leasehold.db.connections.dial import Dialer
 from leasehold.db.notify import Listener, Prober
 from leasehold.db.store import Store
-from leasehold.errors import WorkerFailed
+from leasehold.errors import DatabaseUnavailable, WorkerFailed
 from leasehold.retry import FixedDelay
 from leasehold.upkeep.scheduler import Scheduler
 from leasehold.upkeep.sweeper import Sweeper
-from leasehold.worker import Worker, WorkerOptions, loops, statistics
+from leasehold.worker import Worker, WorkerOptions, finisher, loops, statistics
 from leasehold.worker.claimer import Claimer
 from leasehold.worker.finisher import Finisher
 from leasehold.worker.lease import LeaseKeeper
@@ -232,6 +234,49 @@ async def test_a_finisher_that_dies_while_the_worker_stops_does_not_hold_it(
     worker.stop()
     with pytest.raises(WorkerFailed, match="Finisher"):
         await asyncio.wait_for(running, 60)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["for reports", "altogether"])
+async def test_a_worker_that_renews_leases_and_cannot_connect_for_reports_ends(
+    app: App, sql: Sql, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = asyncio.Event()
+
+    @app.task(kind="work", lease=1, retry=FixedDelay(0.01))
+    async def work() -> None:
+        await go.wait()
+
+    connect, refusals = Dialer.connect, list[float]()
+
+    async def refuse(dialer: Dialer, *args: Any, **options: Any) -> Any:
+        if "finisher" not in dialer._options["application_name"]:
+            return await connect(dialer, *args, **options)
+        refusals.append(time.monotonic())
+        raise DatabaseUnavailable("refused by the test")
+
+    def beat(*_: Any) -> None:
+        raise DatabaseUnavailable("refused by the test")
+
+    monkeypatch.setattr(finisher, "_CUT_OFF", 1.0)
+    job = await work.aenqueue()
+    worker = Worker(app, WorkerOptions(grace=60))
+    running = asyncio.create_task(worker.run())
+    await auntil(lambda: row(sql, job)["state"] == "running")
+    with monkeypatch.context() as patch:
+        patch.setattr(Dialer, "connect", refuse)
+        if away:
+            patch.setattr(LeaseKeeper, "_beat", beat)
+        reports = "application_name like 'leasehold finisher%' and datname = current_database()"
+        sql.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {reports}")
+        go.set()
+        if not away:
+            with pytest.raises(WorkerFailed, match=r"Finisher.*refused by the test"):
+                await asyncio.wait_for(running, 60)
+            return
+        await auntil(lambda: refusals and refusals[-1] - refusals[0] > 3, "longer than the bound")
+    await auntil(lambda: row(sql, job)["state"] == "success")
+    worker.stop()
+    await asyncio.wait_for(running, 60)
 
 
 class Rude(Exception):

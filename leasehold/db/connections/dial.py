@@ -101,7 +101,7 @@ class Dialer:
             if shortage
             else "check that the server runs, and host, port, database, user and password of the DSN",
         )
-        meaning.sent = False
+        meaning.sent, meaning.local = False, shortage is not None
         return meaning
 
 

@@ -4,8 +4,11 @@ Every call has a deadline: one that is not answered in time is given up together
 """
 
 import asyncio
+import contextlib
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from psycopg.errors import Diagnostic
@@ -22,6 +25,26 @@ T = TypeVar("T")
 
 _LONGEST_PATIENCE = 10.0
 """Seconds for an answer, however long the leases are."""
+
+_RESERVED = 16
+"""Descriptors: five connections, and what opening them takes, as for names, passwords and certificates."""
+
+
+class Reserve:
+    """Descriptors for a worker's own connections where tasks leave none free; `used` is called when they are freed."""
+
+    def __init__(self, used: Callable[[], object]) -> None:
+        self.used = used
+        self._held = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVED)]
+
+    def free(self) -> bool:
+        """Free them for other uses; return whether there were any."""
+        held, self._held = self._held, []
+        for number in held:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(number), Path(os.devnull).stat()):  # else a task has closed it
+                    os.close(number)
+        return bool(held)
 
 
 class Backoff:
@@ -49,9 +72,12 @@ class _Line:
 
     def __init__(
         self, dsn: str, *, name: str, prepare: bool = True, patience: float = _LONGEST_PATIENCE,
-        failed: Callable[[str], None] | None = None,
+        failed: Callable[[str], None] | None = None, reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
         """`failed` receives, as JSON, each job that the database made fail in a call."""
+        self._reserve = reserve
+        self.unconnected_since: float | None = None
+        """Since when no connection can be opened; None: the last try succeeded."""
         self._dialer = Dialer(dsn, name=name, prepare=prepare)
         self._connection: Connection | None = None
         self.patience = patience
@@ -64,8 +90,7 @@ class _Line:
     async def _run(self, call: Call[T]) -> T:
         patience = min(self.patience * 2 ** min(self._given_up, 10), _LONGEST_PATIENCE)
         if self._connection is None:
-            connect_until = monotonic() + max(patience, 2)  # psycopg takes no less
-            self._connection = await self._dialer.connect(connect_until, blocking=self._blocking)
+            self._connection = await self._connect(monotonic() + max(patience, 2))  # psycopg takes no less
             self._connection.add_notice_handler(self._noticed)
         self._notices.clear()  # of the call before
         deadline = CallDeadline(self._connection, monotonic() + patience)
@@ -91,6 +116,18 @@ class _Line:
             # Cancelled: the answer may still arrive, and the next call must not read it as its own.
             await self._drop()
             raise
+
+    async def _connect(self, deadline: float) -> Connection:
+        try:
+            connection = await self._dialer.connect(deadline, blocking=self._blocking)
+        except DatabaseUnavailable as error:
+            if error.local and self._reserve is not None and self._reserve.free():
+                self._reserve.used()
+                return await self._connect(deadline)
+            self.unconnected_since = self.unconnected_since or monotonic()
+            raise
+        self.unconnected_since = None
+        return connection
 
     def _noticed(self, notice: Diagnostic) -> None:
         ours = notice.message_primary == "leasehold: unreported failure"  # of the SQL function notice_failures
