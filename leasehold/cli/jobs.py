@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from typer import Argument, Exit, Option
 from leasehold.cli import console
 from leasehold.cli.job_fields import detail_json, detail_lines, filtered, note
 from leasehold.cli.options import Commands, Session, job_id, length
-from leasehold.db.store import JobDetail, JobPage, JobRow
+from leasehold.db.store import Changed, JobDetail, JobPage, JobRow
 from leasehold.errors import ConfigError, JobUnknown
 from leasehold.operate import jobs, system
 from leasehold.operate.jobs import Change
@@ -213,7 +214,7 @@ def _change(
         raise ConfigError("which jobs?", hint="give ids, or a filter such as --kind or --queue")
     if change is jobs.RETRY:  # what fails again meanwhile is not retried twice
         wanted = {**wanted, "finished_before": op.run(system.clock).isoformat()}
-    found = op.run(jobs.change_matching, change, wanted, min(most, _COUNTED), dry_run=True)
+    found = _counted(op, change, wanted, min(most, _COUNTED))
     if not found.matched:
         _check_names(op, wanted)
     words = f"{change.verb} {console.many(found.matched, 'job', capped=found.capped)}"
@@ -221,20 +222,34 @@ def _change(
     if more:
         console.confirm(words, yes=yes, as_json=op.as_json, otherwise="nothing was changed")
     changed, capped = 0, found.capped or more
+    cursor, before, skipped = None, 0, False
     with console.interruptible("this batch") as interrupt, console.progress_bar(change.verb, found.matched) as bar:
         while more and changed < most and not interrupt.is_set():
-            batch = op.run(jobs.change_matching, change, wanted, min(_BATCH, most - changed), dry_run=False, why=why)
+            limit = min(_BATCH, most - changed)
+            batch = op.run(jobs.change_matching, change, wanted, limit, dry_run=False, why=why, cursor=cursor)
             changed += batch.changed
-            # The batch leaves out jobs that others are writing: end when only those are left.
-            more = capped = batch.capped and batch.changed > 0
+            cursor, skipped = batch.cursor, skipped or batch.changed < batch.matched
+            capped = cursor is not None or skipped
+            if cursor is None:
+                # All was looked at, without the jobs that others were writing: end when only those are left.
+                more, before, skipped = skipped and changed > before, changed, False
             bar(completed=changed)
     result = {"matched": max(changed, found.matched), "changed": changed, "capped": capped, "dry_run": dry_run}
     op.answer(result, console.count(found.matched, capped) if dry_run else changed)
-    rest = "; there may be more that fit" if capped and changed else ""
+    rest = "; there may be more that fit" if capped else ""
     done = f"{change.done} {console.many(changed, 'job')}{rest}"
     console.say(f"would {words}; nothing was changed" if dry_run else done)
     if interrupt.is_set():
         raise Exit(130)
+
+
+def _counted(op: Session, change: Change, wanted: dict[str, Any], most: int) -> Changed:
+    """Count the jobs that match, up to `most`, in as many calls as it takes to look at all."""
+    found = op.run(jobs.change_matching, change, wanted, most, dry_run=True)
+    while found.cursor is not None and found.matched < most:
+        more = op.run(jobs.change_matching, change, wanted, most - found.matched, dry_run=True, cursor=found.cursor)
+        found = replace(more, matched=found.matched + more.matched)
+    return found
 
 
 def _change_each(op: Session, change: Change, ids: list[UUID], why: str | None) -> None:

@@ -1,10 +1,10 @@
 """Jobs: pages of them, one with everything about it, why it is not running; retry, cancel, run now, one or many."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from leasehold.db.call import Call
@@ -13,6 +13,8 @@ from leasehold.errors import InvalidArgument, JobUnknown
 from leasehold.operate.caller import CONTENT
 from leasehold.operate.operator import Operator
 from leasehold.operate.refusals import Reason, Refusal, invalid_cursor, read_cursor, write_cursor
+
+_Page = TypeVar("_Page", JobPage, Changed)
 
 STATES: Final = ("queued", "running", "retry", "dead", "success", "created")
 """In the order in which they are shown."""
@@ -31,19 +33,19 @@ class Change:
     """How messages name the refusal."""
     one: Callable[[Store, UUID, str], Call[bool]]
     """Of a job, with the reason."""
-    many: Callable[[Store, Mapping[str, Any], int, bool, str], Call[Changed]] | None = None
-    """Of the jobs that match, at most so many; whether they are only counted; with the reason."""
+    many: Callable[[Store, Mapping[str, Any], int, bool, str, str | None], Call[Changed]] | None = None
+    """Of the jobs that match, at most so many; whether they are only counted; with the reason; from a place on."""
 
 
 RETRY: Final = Change(
     verb="retry", done="retried", reason="wrong state", refused="is not dead",
     one=lambda store, job, _: store.retry(job),
-    many=lambda store, wanted, limit, dry_run, _: store.retry_many(wanted, limit, dry_run=dry_run),
+    many=lambda store, wanted, limit, dry_run, _, at: store.retry_many(wanted, limit, at, dry_run=dry_run),
 )  # fmt: skip
 CANCEL: Final = Change(
     verb="cancel", done="cancelled", reason="finished", refused="has already finished and cannot be cancelled",
     one=lambda store, job, why: store.cancel(job, why),
-    many=lambda store, wanted, limit, dry_run, why: store.cancel_many(wanted, limit, dry_run=dry_run, why=why),
+    many=lambda store, wanted, limit, dry_run, why, at: store.cancel_many(wanted, limit, at, dry_run=dry_run, why=why),
 )  # fmt: skip
 RUN_NOW: Final = Change(
     verb="run", done="may run now", reason="wrong state", refused="does not wait for its time",
@@ -64,14 +66,7 @@ async def listed(op: Operator, wanted: Mapping[str, Any], cursor: str | None = N
     """Return a page of the jobs that match and that the caller may see. It may be short and yet not be the last."""
     if (content := wanted.keys() & CONTENT) and not op.caller.sees_content:
         raise Refusal("forbidden", f"filtering by {min(content)} needs a token with the scope operate")
-    place = None if cursor is None else _place(cursor)
-    try:
-        found = await page(op, wanted, place, limit)
-    except InvalidArgument:
-        if cursor is None:
-            raise
-        raise invalid_cursor() from None  # the filter was checked before
-    return replace(found, cursor=None if found.cursor is None else write_cursor(found.cursor))
+    return await _continued(cursor, lambda place: page(op, wanted, place, limit))
 
 
 async def page(op: Operator, wanted: Mapping[str, Any], place: str | None = None, limit: int = 50) -> JobPage:
@@ -143,12 +138,14 @@ async def change_each(op: Operator, how: Change, jobs: Iterable[UUID]) -> int:
 
 
 async def change_matching(
-    op: Operator, how: Change, wanted: Mapping[str, Any], limit: int, *, dry_run: bool, why: str | None = None
-) -> Changed:
-    """Change the jobs that match, at most `limit`; a dry run only counts them."""
+    op: Operator, how: Change, wanted: Mapping[str, Any], limit: int, *, dry_run: bool, why: str | None = None,
+    cursor: str | None = None,
+) -> Changed:  # fmt: skip
+    """Change the jobs that match, at most `limit`; a dry run only counts them. `cursor`: of the call before."""
     if how.many is None:
         raise ValueError(f"{how.verb} is for one job at a time")
-    return await op.ask(how.many(op.store, op.caller.narrowed(wanted), limit, dry_run, why or f"by {op.caller.name}"))
+    many, given = how.many, (op.store, op.caller.narrowed(wanted), limit, dry_run, why or f"by {op.caller.name}")
+    return await _continued(cursor, lambda place: op.ask(many(*given, place)))
 
 
 async def _check_visible(op: Operator, job: UUID) -> None:
@@ -167,6 +164,18 @@ async def _visible(op: Operator, jobs: list[UUID]) -> list[UUID]:
 
 def _unknown(job: UUID) -> JobUnknown:
     return JobUnknown(f"no job has the id {job}", hint="was its transaction rolled back, or was it pruned?")
+
+
+async def _continued(cursor: str | None, ask: Callable[[str | None], Awaitable[_Page]]) -> _Page:
+    """Ask from the place of a cursor on, and return the answer with the cursor that continues it."""
+    place = None if cursor is None else _place(cursor)
+    try:
+        found = await ask(place)
+    except InvalidArgument:
+        if cursor is None:
+            raise
+        raise invalid_cursor() from None  # the filter was checked before
+    return replace(found, cursor=None if found.cursor is None else write_cursor(found.cursor))
 
 
 def _place(cursor: str) -> str:

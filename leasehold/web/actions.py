@@ -76,13 +76,14 @@ class Matching(Asked):
     filter: dict[str, str | list[str]]
     dry_run: bool
     most: Annotated[int, Field(ge=1, le=_AT_ONCE)] = _AT_ONCE
+    cursor: Annotated[str, Field(max_length=10_000)] | None = None
 
 
 async def change_matching(how: jobs.Change, model: type[JobFilter], visit: Visit, wanted: Matching) -> Response:
     """Change the jobs that match, or count them."""
     limit = 10_000 if wanted.dry_run else wanted.most
     fields = chosen(model, wanted.filter)
-    found = await visit.run(jobs.change_matching, how, fields, limit, dry_run=wanted.dry_run)
+    found = await visit.run(jobs.change_matching, how, fields, limit, dry_run=wanted.dry_run, cursor=wanted.cursor)
     message = f"{found.matched:,} match" if wanted.dry_run else f"{found.changed:,} jobs changed"
     return visit.done(message, **asdict(found))
 

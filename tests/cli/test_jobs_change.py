@@ -2,6 +2,8 @@
 
 from uuid import uuid4
 
+import psycopg
+
 from tests.cli.terminal import terminal
 
 
@@ -48,6 +50,27 @@ def test_a_filter_changes_all_that_fit_in_batches_and_no_more_than_the_maximum(c
     assert sql("select state, count(*) from jobs group by state order by 1") == [("queued", 1), ("dead", 1200)]
     done = cli("jobs", "cancel", "--kind", "BULK", "--yes")
     assert (done.out, done.err) == ("0\n", "cancelled 0 jobs\n")
+
+
+def test_jobs_behind_very_many_others_are_found(cli, sql):
+    sql(
+        "insert into jobs (kind, max_attempts, run_at) select 'FAR', 5, now() + interval '1 hour'"
+        " from generate_series(1, 50100)"
+    )
+    sql("select enqueue('MINE', run_after => '2 hours') from generate_series(1, 3)")
+    done = cli("jobs", "cancel", "--kind", "MINE", "--dry-run")
+    assert (done.out, done.err) == ("3\n", "would cancel 3 jobs; nothing was changed\n")
+    done = cli("jobs", "cancel", "--kind", "MINE", "--yes", "--json").json
+    assert done == {"matched": 3, "changed": 3, "capped": False, "dryRun": False}
+    assert sql("select state, kind from jobs group by state, kind order by 1") == [("created", "FAR"), ("dead", "MINE")]
+
+
+def test_what_others_are_writing_is_left_and_the_answer_says_so(cli, sql, dsn):
+    job = sql.enqueue("SEND", "mail")
+    with psycopg.connect(dsn) as other:
+        other.execute("select from leasehold.jobs where id = %s for update", [job])
+        done = cli("jobs", "cancel", "--kind", "SEND", "--yes")
+    assert (done.out, done.err) == ("0\n", "cancelled 0 jobs; there may be more that fit\n")
 
 
 def test_in_a_terminal_it_asks_and_no_means_no(dsn, sql):

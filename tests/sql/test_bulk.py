@@ -8,7 +8,19 @@ from tests.sql.operations import die, variety
 
 def change(session, function, **arguments):
     (row,) = session.rows(function, **arguments)
-    return tuple(row)
+    assert row.capped or row.cursor_here is None
+    return row.matched, row.changed, row.capped
+
+
+def carry_on(session, function, **arguments):
+    """Call it with the cursor of the call before until one comes to the end; return what each call answered."""
+    (row,) = session.rows(function, **arguments)
+    answers = [row]
+    while row.cursor_here is not None:
+        assert len(answers) < 100
+        (row,) = session.rows(function, **arguments, cursor=row.cursor_here)
+        answers.append(row)
+    return answers
 
 
 def test_retry_many_retries_the_dead_jobs_that_match(session, db):
@@ -48,6 +60,67 @@ def test_a_bulk_change_that_looked_at_its_budget_says_that_there_may_be_more(ses
     assert change(session, "retry_many", filter={"kind": "other"}, scan=10) == (0, 0, True)
     db.insert(session, 25)
     assert change(session, "cancel_many", filter={"kind": "other"}, scan=10) == (0, 0, True)
+
+
+BEHIND = {
+    "wait": {"state": "'created'", "run_at": "'2100-01-01'"},
+    "wait to be retried": {"state": "'retry'", "run_at": "'2100-01-01'", "retry_count": "1", "attempt": "1"},
+    "queued": {},
+    "queued, with keys": {"exclusive_key": "'x' || n"},
+    "parked": {"exclusive_key": "'x'", "parked": "true"},
+    "running": {
+        "state": "'running'", "lease_owner": "'w'", "attempt": "1", "claimed_at": "now()",
+        "lease_expires_at": "now() + interval '1 day'",
+    },
+    "dead": {"state": "'dead'", "finished_at": "now()", "reason": "'fatal'"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", BEHIND)
+def test_a_bulk_change_that_is_cut_goes_on_behind_what_it_has_read(session, db, state):
+    """However many jobs that do not fit come first, and though all of them have the same time."""
+    function = "retry_many" if state == "dead" else "cancel_many"
+    mine = db.insert(session, 3, **{**BEHIND[state], "kind": "'mine'", "queue": "'secret queue'"})
+    db.insert(session, 35, **{**BEHIND[state], "queue": "'a secret queue'", "kind": "'a secret kind'"})
+    db.insert(session, 35, **{**BEHIND[state], "queue": "'x secret queue'", "kind": "'x secret kind'"})
+    if state == "dead":
+        session.execute("update jobs set finished_at = finished_at - interval '1 hour' where kind = 'mine'")
+    answers = carry_on(session, function, filter={"kind": "mine"}, scan=10)
+    assert sum(row.changed for row in answers) == 3
+    assert [row.capped for row in answers] == [True] * (len(answers) - 1) + [False]
+    assert not any("secret" in row.cursor_here or "x" in row.cursor_here for row in answers[:-1])
+    after = "queued" if state == "dead" else "dead"
+    assert {session.job(job)["state"] for job in mine} == {after}
+    assert session.value("select count(*) from jobs where kind <> 'mine' and state = %s", after) == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 1000])
+def test_a_dry_run_that_goes_on_counts_each_job_once(session, db, most):
+    variety(session)
+    for columns in BEHIND.values():
+        if columns not in (BEHIND["dead"], BEHIND["parked"]):
+            db.insert(session, 3, **columns, queue="'q' || n")
+    for function, states in (("cancel_many", ("created", "retry", "queued", "running")), ("retry_many", ("dead",))):
+        expected = session.value("select count(*) from jobs where accepted and state::text = any(%s)", list(states))
+        answers = carry_on(session, function, filter={}, max=most, scan=2, dry_run=True)
+        assert sum(row.matched for row in answers) == expected
+        assert max(row.matched for row in answers) <= most
+
+
+def test_a_bulk_change_goes_on_though_the_job_where_it_was_cut_is_gone(session, db):
+    db.insert(session, 20)
+    (row,) = session.rows("cancel_many", filter={"kind": "other"}, scan=10)
+    session.execute("delete from jobs")
+    (job,) = db.insert(session, 1, kind="'other'")
+    (row,) = session.rows("cancel_many", filter={"kind": "other"}, cursor=row.cursor_here)
+    assert (row.changed, row.capped, row.cursor_here, session.job(job)["state"]) == (1, False, None, "dead")
+
+
+@pytest.mark.parametrize("cursor", ["5", "[]", "{}", '["x"]', '["ids"]', '["finished"]', "[null]", "null"])
+def test_a_cursor_of_another_search_is_refused(shared, cursor):
+    with pytest.raises(psycopg.Error) as refused:
+        shared.rows("cancel_many", filter={}, cursor=cursor)
+    assert refused.value.sqlstate == "LH003"
 
 
 def test_cancel_many_ends_every_job_that_fits_and_has_not_ended(session, db):

@@ -196,6 +196,21 @@ def test_a_promotion_reads_what_is_due(table: str) -> None:
     assert max(used.values()) <= 2 * BATCH
 
 
+def test_a_bulk_change_reads_what_may_fit_and_no_history(table: str) -> None:
+    with listening(table) as session:
+        cursor = None
+        for _ in range(3):
+            found = session.execute(
+                "select capped, cursor_here from cancel_many(%s, dry_run => true, scan => %s, cursor => %s)",
+                ['{"kind": "none", "state": ["created", "retry", "queued", "running"]}', BATCH, cursor],
+            ).fetchone()
+            assert found is not None
+            cursor = found[1]
+        used = session.used()
+    assert used.keys() <= {"jobs_due", "jobs_runnable", "jobs_exclusive_waiting", "jobs_lease", "jobs_pkey"}
+    assert max(used.values(), default=0) <= 20 * BATCH
+
+
 def test_a_lookup_by_idempotency_key_or_id_reads_one_row(table: str) -> None:
     with listening(table) as session:
         job = session.execute("select enqueue('k0', idempotency_key => 'one')").fetchone()

@@ -164,7 +164,8 @@ class Changed:
 
     matched: Annotated[int, "How many fit, counted no further than `limit`."]
     changed: Annotated[int, "How many were changed; 0 in a dry run."]
-    capped: Annotated[bool, "There may be more that fit: send it again."]
+    capped: Annotated[bool, "There may be more that fit: send it again, with the cursor if there is one."]
+    cursor: Annotated[str | None, "Where the search was cut. Null: it came to its end."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +225,23 @@ class OperatorCalls(Calls):
         """Let a job that waits for its time wait no longer; False: it does not wait."""
         return self._ask("run_now_v1", job_id, repeatable=False)
 
-    def retry_many(self, filter: Mapping[str, Any], limit: int = 1000, *, dry_run: bool = False) -> Call[Changed]:  # noqa: A002
+    def retry_many(
+        self, filter: Mapping[str, Any], limit: int = 1000, cursor: str | None = None, *, dry_run: bool = False  # noqa: A002
+    ) -> Call[Changed]:  # fmt: skip
         """Let the dead jobs that match run again, at most `limit` of them."""
-        return self._row(Changed, "retry_many_v1", json.dumps(dict(filter)), limit, dry_run, repeatable=dry_run)
+        args, columns = (json.dumps(dict(filter)), limit, dry_run, cursor), columns_of(Changed, cursor="cursor_here")
+        return self._row(Changed, "retry_many_v1", *args, columns=columns, repeatable=dry_run)
 
     def cancel_many(
-        self, filter: Mapping[str, Any], limit: int = 1000, *, dry_run: bool = False, why: str | None = None  # noqa: A002
+        self, filter: Mapping[str, Any], limit: int = 1000, cursor: str | None = None, *, dry_run: bool = False,  # noqa: A002
+        why: str | None = None,
     ) -> Call[Changed]:  # fmt: skip
         """Cancel the jobs that match and have not ended, at most `limit` of them."""
-        args = (json.dumps(dict(filter)), limit, dry_run, why)
-        return self._row(Changed, "cancel_many_v1", *args, repeatable=dry_run)
+        args, columns = (
+            (json.dumps(dict(filter)), limit, dry_run, why, cursor),
+            columns_of(Changed, cursor="cursor_here"),
+        )
+        return self._row(Changed, "cancel_many_v1", *args, columns=columns, repeatable=dry_run)
 
     def canary_start(
         self, kind: str, error_class: str | None, by: str | None = None, *, queues: list[str] | None = None

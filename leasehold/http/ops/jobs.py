@@ -120,4 +120,5 @@ async def cancel_jobs(op: Operator, request: Request) -> Changed:
 
 async def _change(op: Operator, how: jobs.Change, wanted: schemas.RetryRequest | schemas.CancelRequest) -> Changed:
     fields, why = wanted.filter.fields(), getattr(wanted, "reason", None)
-    return await jobs.change_matching(op, how, fields, wanted.limit, dry_run=wanted.dry_run, why=why)
+    dry_run, cursor = wanted.dry_run, wanted.cursor
+    return await jobs.change_matching(op, how, fields, wanted.limit, dry_run=dry_run, why=why, cursor=cursor)

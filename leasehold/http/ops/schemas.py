@@ -46,6 +46,9 @@ class _BulkRequest(Asked):
 
     dry_run: bool = Field(description="True: say how many there are, and change nothing.")
     limit: Annotated[int, WHOLE] = Field(500, ge=1, le=1000, description="Change no more.")
+    cursor: Annotated[str, Field(max_length=10_000)] | None = Field(
+        None, description="Of the answer before, to the same filter: go on there."
+    )
 
 
 class RetryRequest(_BulkRequest):

@@ -52,11 +52,14 @@ async function some(action) {
 async function all(action) {
   const filter = JSON.parse(bar.dataset.filter);
   const { verb, more, done, yes, note } = WORDS[action];
-  const { ok, message, matched, capped } = await post(`/jobs/matching/${action}`, { filter, dryRun: true });
+  let answer;
+  do answer = await post(`/jobs/matching/${action}`, { filter, dryRun: true, cursor: answer?.cursor });
+  while (answer.ok && answer.cursor && !answer.matched);
+  const { ok, message, matched, capped } = answer;
   if (!ok) toast(message, { bad: true });
   else if (!matched) toast(`No job matches that could be ${done}.`);
   else {
-    const which = `${capped ? more : "all"} ${number(matched)} matching ${jobs(matched)}${capped ? "; there are more" : ""}`;
+    const which = `${capped ? more : "all"} ${number(matched)} matching ${jobs(matched)}${capped ? "; there may be more" : ""}`;
     const options = { title: "All that match", yes: `${yes} ${number(matched)}`, word: String(matched) };
     if (await sure(`${verb} ${which}${note}. This cannot be undone.`, options)) await carry(action, filter, matched);
   }
@@ -65,13 +68,15 @@ async function all(action) {
 // Some at a time, and no more than were counted: a job that dies again meanwhile is not retried twice.
 async function carry(action, filter, matched) {
   let changed = 0;
+  let cursor;
   toast(`${WORDS[action].doing} ${number(matched)}…`);
   while (changed < matched) {
     const most = Math.min(200, matched - changed);
-    const answer = await post(`/jobs/matching/${action}`, { filter, dryRun: false, most });
+    const answer = await post(`/jobs/matching/${action}`, { filter, dryRun: false, most, cursor });
     if (!answer.ok) toast(`${answer.message} (${number(changed)} were changed)`, { bad: true });
-    if (!answer.ok || !answer.changed) break;
+    if (!answer.ok || !(answer.changed || answer.cursor)) break;
     changed += answer.changed;
+    cursor = answer.cursor;
     say(`${number(changed)} of ${number(matched)}`);
   }
   picked.clear();

@@ -58,9 +58,11 @@ def test_a_query_that_makes_no_sense_names_what_is_wrong(reader: httpx.Client, q
 
 
 @pytest.mark.parametrize("place", ["x", "", "[]", '["x"]', '["ids", "x"]', "null", '["ids", null]', "[" * 5000, "5"])
-def test_a_cursor_that_is_not_ours_leads_nowhere(reader: httpx.Client, place: str) -> None:
+def test_a_cursor_that_is_not_ours_leads_nowhere(reader: httpx.Client, operator: httpx.Client, place: str) -> None:
     for cursor in {place, base64.urlsafe_b64encode(place.encode()).decode()}:
         problem(reader.get("/ops/jobs", params={"cursor": cursor}), 404, "not-found")
+        body = {"filter": {"kind": "k"}, "dryRun": True, "cursor": cursor}
+        problem(operator.post("/ops/jobs/cancel", json=body), 404, "not-found")
 
 
 def test_a_list_shows_nothing_of_what_jobs_carry(site: Site, operator: httpx.Client) -> None:
@@ -140,9 +142,13 @@ def test_many_jobs_are_retried_after_a_dry_run(site: Site, operator: httpx.Clien
     dead = [site.die() for _ in range(3)]
     other = site.die(error=ERROR | {"class": "OSError"})
     body = {"filter": {"errorClass": "ValueError"}, "dryRun": True, "limit": 2}
-    assert operator.post("/ops/jobs/retry", json=body).json() == {"matched": 2, "changed": 0, "capped": True}
+    cut = operator.post("/ops/jobs/retry", json=body).json()
+    assert cut == {"matched": 2, "changed": 0, "capped": True, "cursor": cut["cursor"]}
+    whole = {"capped": False, "cursor": None}
+    more = operator.post("/ops/jobs/retry", json=body | {"cursor": cut["cursor"]})
+    assert more.json() == {"matched": 1, "changed": 0, **whole}
     body |= {"dryRun": False, "limit": 10}
-    assert operator.post("/ops/jobs/retry", json=body).json() == {"matched": 3, "changed": 3, "capped": False}
+    assert operator.post("/ops/jobs/retry", json=body).json() == {"matched": 3, "changed": 3, **whole}
     assert {site.one("select state from jobs where id = %s", job) for job in dead} == {"queued"}
     assert site.one("select state from jobs where id = %s", other) == "dead"
 
@@ -150,7 +156,8 @@ def test_many_jobs_are_retried_after_a_dry_run(site: Site, operator: httpx.Clien
 def test_many_jobs_are_cancelled(site: Site, operator: httpx.Client) -> None:
     site.enqueue(queue="mail"), site.enqueue()
     body = {"filter": {"queue": "mail", "state": "queued"}, "dryRun": False, "reason": "sent twice"}
-    assert operator.post("/ops/jobs/cancel", json=body).json() == {"matched": 1, "changed": 1, "capped": False}
+    found = {"matched": 1, "changed": 1, "capped": False, "cursor": None}
+    assert operator.post("/ops/jobs/cancel", json=body).json() == found
     assert site.one("select reason_detail from jobs where state = 'dead'") == "sent twice"
 
 

@@ -85,6 +85,7 @@ return case when moment is not null then
 --   running                     by queue, the lease that ends first first
 --   created, retry              latest created first; straight from the index of those that wait, while they are few
 --   anything else, or by_ids    latest created first
+--   from the place '["waiting"]'  created and retry that are accepted, by their time
 -- Jobs whose creator's clock is more than an hour off may be missed by created_after and created_before.
 create or replace function find_jobs(filter jsonb, after jsonb, count integer, scan integer, by_ids boolean default false)
 returns table (id uuid, place jsonb) language plpgsql stable
@@ -164,6 +165,13 @@ begin
         where j.state in ('created', 'retry') and j.accepted and j.run_at > '-infinity')
       select w.id, false as beyond, jsonb_build_array('due', w.id) as place, w.fits
       from waiting w where w.id < from_id and w.id >= to_id order by w.id desc;
+  elsif way = 'waiting' then
+    open walk for
+      select j.id, false as beyond, jsonb_build_array('waiting', j.run_at, j.id) as place, job_fits(filter, j) as fits
+      from jobs j
+      where j.state in ('created', 'retry') and j.accepted
+        and (j.run_at, j.id) > (coalesce((place ->> 1)::timestamptz, '-infinity'), coalesce((place ->> 2)::uuid, lowest))
+      order by j.run_at, j.id;
   elsif way = 'finished' then
     open walk for
       select j.id, false as beyond, jsonb_build_array('finished', j.finished_at, j.id) as place,

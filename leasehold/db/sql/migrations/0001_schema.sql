@@ -104,8 +104,9 @@ create unique index jobs_idempotency_key on jobs (idempotency_key) where idempot
 create index jobs_runnable on jobs (queue, kind, (-priority), id) where state = 'queued' and not parked;
 -- Expired leases for sweep, live ones for limits. One entry per claim and per heartbeat.
 create index jobs_lease on jobs (queue, lease_expires_at) where state = 'running';
--- Jobs that promote() makes queued. Only jobs with a future run_at and failed ones get an entry.
-create index jobs_due on jobs (run_at) where state in ('created', 'retry') and accepted;
+-- Jobs that promote() makes queued. Only jobs with a future run_at and failed ones get an entry. The id lets a scan of a million jobs
+-- with one run_at continue where it was cut.
+create index jobs_due on jobs (run_at, id) where state in ('created', 'retry') and accepted;
 -- Monitoring and pruning by outcome and time. One entry per job, always at the right end of the index.
 create index jobs_finished on jobs (state, finished_at) where state in ('success', 'dead');
 -- The remaining indexes only hold jobs with an exclusive key. Some compare the state with IS [NOT] DISTINCT FROM, as
