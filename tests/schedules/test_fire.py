@@ -53,6 +53,7 @@ def test_a_fire_that_does_not_commit_leaves_neither_jobs_nor_a_step(db, session,
 def test_one_call_fires_no_more_than_it_can_in_a_moment_and_the_rest_stays_due(session, clock, size, most):
     """Else the caller gives the call up, repeats it for ever, and fires no other schedule."""
     put(session, payload={"s": "x" * size} if size > 2 else {}, every="1 second", missed="all", max_missed=2000)
+    session.mutate("schedule_fire_v1", "interval '1 second'", "interval '1 hour'")  # a busy machine may take longer
     clock.advance(most + 1)  # minutes
     due = [clock.now - timedelta(seconds=n) for n in reversed(range(most + 5))]
     upcoming = clock.now + timedelta(seconds=1)
@@ -66,6 +67,47 @@ def test_one_call_fires_no_more_than_it_can_in_a_moment_and_the_rest_stays_due(s
     fire(session, claim(session), due[most:], None)
     assert runs_of(session) == due
     assert (stored(session).fired, stored(session).over) == (most + 5, True)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.6, 2), (1.2, 1)])
+def test_one_call_ends_after_a_second_and_the_rest_stays_due(session, clock, seconds, most):
+    """However long the server takes for one job: its caller would give up the call, and repeat it for ever."""
+    put(session, every="1 second", missed="all")
+    session.mutate("schedule_record", "begin", f"begin perform pg_sleep({seconds});")
+    clock.advance(60)
+    due = [clock.now - timedelta(seconds=n) for n in reversed(range(4))]
+    upcoming = clock.now + timedelta(seconds=1)
+    claimed = claim(session)
+    fired = fire(session, claimed, due, upcoming, missed=3)
+    assert 1 <= len(fired) <= most
+    assert [row.due_at for row in fired] == due[: len(fired)]
+    assert fire(session, claimed, due, upcoming, missed=3) == fired
+    now = stored(session)
+    assert (now.next_run_at, now.fired, now.missed_runs) == (due[len(fired)], len(fired), 3)
+    while stored(session).next_run_at < upcoming:
+        claimed = claim(session)
+        fire(session, claimed, [at for at in due if at >= claimed.next_run_at], upcoming)
+    assert runs_of(session) == due
+
+
+def test_a_payload_is_judged_once_in_a_call(session, clock):
+    """One that is nested deeply takes half a second, and every job of the call has the same."""
+    put(session, payload={"s": "x" * 500}, every="1 second", missed="all", jitter="1 minute", due_argument="at")
+    session.execute("create sequence judged")
+    session.mutate("json_fault", "begin", "begin perform nextval('leasehold.judged');")
+    clock.advance(60)
+    due = [clock.now - timedelta(seconds=n) for n in reversed(range(20))]
+    assert len(fire(session, claim(session), due, clock.now + HOUR)) == 20
+    assert session.value("select last_value from judged") == 1
+
+
+def test_a_job_whose_jitter_leaves_the_calendar_is_refused_wherever_it_is_in_a_call(session, clock):
+    put(session, every="1 second", missed="all", jitter="24 hours")
+    session.execute("update hands set now = '9999-12-29 23:59:59+00'")
+    due = [clock.now - timedelta(days=9), clock.now]
+    with refused("LH003", "invalid_argument"):
+        fire(session, claim(session), due, None)
+    assert runs_of(session) == []
 
 
 def test_a_fire_whose_answer_was_lost_is_repeated_and_changes_nothing(session, clock):

@@ -263,10 +263,10 @@ begin
 end $$;
 
 -- Record one intent, and return its job or the one that has its key or id.
-create or replace function recorded(asked intent[], accepted boolean, notify boolean default false) returns uuid language plpgsql
-as $$
+create or replace function recorded(asked intent[], accepted boolean, notify boolean default false, checked boolean default false)
+returns uuid language plpgsql as $$
 begin
-  if record_intents(asked, accepted, notify) then
+  if record_intents(asked, accepted, notify, checked => checked) then
     return asked[1].id;
   end if;
   return (found_jobs(asked, accepted, notify))[1];

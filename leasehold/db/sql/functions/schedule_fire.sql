@@ -76,8 +76,9 @@ return 'schedule:' || key || ':' || to_char(due at time zone 'UTC', 'YYYY-MM-DD"
 create or replace function schedule_jitter(s schedules, due timestamptz) returns interval language sql stable
 as $$ select s.jitter * ((hashtextextended(schedule_intent_key(s.key, due), 0) & 2147483647) / 2147483648.0::double precision) $$;
 
--- Record one job of a schedule. Without a due time: asked for by a person, right now.
-create or replace function schedule_record(s schedules, due timestamptz, intent_key text, id uuid, notify boolean)
+-- Record one job of a schedule. Without a due time: asked for by a person, right now. `checked`: another one of the same schedule was
+-- recorded in this call, and this one differs in nothing that could be refused.
+create or replace function schedule_record(s schedules, due timestamptz, intent_key text, id uuid, notify boolean, checked boolean)
 returns uuid language plpgsql as $$
 declare
   at timestamptz := coalesce(due, clock());
@@ -89,7 +90,7 @@ declare
     'exclusive_key', case s.overlap when 'exclusive' then coalesce(s.exclusive_key, 'schedule:' || s.key) else s.exclusive_key end,
     'scheduled', true, 'place', 1))];
 begin
-  return recorded(asked, true, notify);
+  return recorded(asked, true, notify, checked);
 end $$;
 
 create or replace function unfinished_of(ids uuid[]) returns uuid[] language sql stable
@@ -109,8 +110,9 @@ end $$;
 
 -- `token` and `was` are what schedule_claim gave (`was` its next_run_at); `due` are the due times to enqueue a job for;
 -- `next_run_at` the first due time after judged_at, null: there is none; `missed` how many were skipped. Returns each
--- due time with its job: null where an unfinished one kept it from being enqueued. At most 1,000 jobs and 16 MB of payload in one call:
--- the due times behind them stay due, and the next claim finds them. So no call takes so long that its caller gives it up.
+-- due time with its job: null where an unfinished one kept it from being enqueued. At most 1,000 jobs and 16 MB of payload in one call,
+-- and none after a second, which some payloads take for a few jobs: the due times behind them stay due, and the next claim finds
+-- them. So no call takes so long that its caller gives it up.
 create or replace function schedule_fire_v1(
   key text, worker text, token uuid, was timestamptz, due timestamptz[], next_run_at timestamptz,
   missed integer default 0, notify boolean default true
@@ -119,8 +121,10 @@ declare
   wanted constant text := schedule_fire_v1.key;
   s schedules;
   still uuid[];
+  checked boolean := false;
   most integer;
-  upcoming timestamptz;
+  upcoming timestamptz := schedule_fire_v1.next_run_at;
+  deadline timestamptz;
 begin
   perform check_fire(schedule_fire_v1.due, schedule_fire_v1.next_run_at, schedule_fire_v1.missed);
   select * into s from schedules t where t.key = wanted for no key update;
@@ -136,14 +140,21 @@ begin
     perform refuse('LH005', 'job_locked', format('schedule %L is not under the claim %s', wanted, token));
   end if;
   most := greatest(1, least(1000, 16000000 / octet_length(s.payload::text)));
-  upcoming := coalesce(schedule_fire_v1.due[most + 1], schedule_fire_v1.next_run_at);
+  deadline := clock_timestamp() + interval '1 second';
   still := unfinished_of(s.unfinished);
-  foreach due_at in array schedule_fire_v1.due[:most] loop
+  for n in 1 .. cardinality(schedule_fire_v1.due) loop
+    due_at := schedule_fire_v1.due[n];
+    if n > most or n > 1 and clock_timestamp() > deadline then
+      upcoming := due_at;
+      exit;
+    end if;
     job_id := null;
     if s.overlap = 'skip' and cardinality(still) > 0 then
       s.overlapped := s.overlapped + 1;
     else
-      job_id := schedule_record(s, due_at, schedule_intent_key(s.key, due_at), null, notify);
+      job_id := schedule_record(s, due_at, schedule_intent_key(s.key, due_at), null, notify,
+        checked and is_readable(due_at + s.jitter));
+      checked := true;
       still := array[job_id];
       s.last_run_at := due_at;
       s.last_job := job_id;
@@ -197,7 +208,7 @@ begin
   if s.key is null then
     perform refuse_schedule(wanted);
   end if;
-  job := schedule_record(s, null, intent_key, schedule_run_now_v1.id, notify);
+  job := schedule_record(s, null, intent_key, schedule_run_now_v1.id, notify, false);
   still := array_remove(unfinished_of(s.unfinished), job) || job;
   update schedules t set last_job = job, unfinished = still where t.key = s.key;
   return job;
