@@ -67,6 +67,17 @@ def test_jobs_that_no_worker_handles_are_found(findings, sql):
     assert found["workers"]["verdict"] == "ok"
 
 
+def test_a_schedule_that_is_claimed_and_not_fired_is_late(findings, sql):
+    sql("select schedule_put('daily', 'SEND', cron => '0 6 * * *')")
+    assert findings()["schedules"]["verdict"] == "ok"
+    sql("update schedules set next_run_at = now() - interval '3 hours'")
+    sql("select schedule_claim('daily', 'w1')")
+    found = findings()["schedules"]
+    assert (found["verdict"], found["cure"]) == ("warn", "start a worker; leasehold schedules list shows more")
+    assert found["detail"].startswith("not fired: daily (due since 2")
+    assert found["detail"].endswith(", claimed by w1)")
+
+
 def test_thousands_of_queues_with_waiting_jobs_are_found(findings, sql):
     assert findings()["lanes"]["verdict"] == "ok"
     sql("select enqueue('K', '{}', queue => 'tenant ' || n, notify => false) from generate_series(1, 2001) n")

@@ -127,9 +127,9 @@ declare
   lanes bigint := (select count(*) from lanes_queued(2001));
   stuck text[] := array(
       select format('%s (%s)', s.key, s.problem) from schedules s where s.enabled and s.problem is not null order by 1 limit 10)
-    || array(select format('%s (due since %s)', s.key, s.next_run_at) from schedules s
-             where s.enabled and not s.over and s.problem is null and s.next_run_at < at - interval '1 minute'
-               and coalesce(s.locked_until, '-infinity') < at order by 1 limit 10);
+    -- Under a claim or not: one that cannot be fired is claimed again and again.
+    || array(select format('%s (due since %s%s)', s.key, s.next_run_at, ', claimed by ' || s.locked_by) from schedules s
+             where s.enabled and not s.over and s.problem is null and s.next_run_at < at - interval '1 minute' order by 1 limit 10);
   unknown text[];
   unserved text[];
 begin
