@@ -150,6 +150,7 @@ def test_cancelling_the_holders_of_keys_lets_their_siblings_go_on(session, db):
             session.one("enqueue", kind="k", exclusive_key=key)
     assert len(session.column("claim", worker="w", count=9)) == 2
     assert change(session, "cancel_many", filter={"state": "running"}) == (2, 2, False)
+    session.one("promote")  # upkeep, which the cancel wakes
     db.assert_consistent(session)
     assert len(session.column("claim", worker="w", count=9)) == 2
 
