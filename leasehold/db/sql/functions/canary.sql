@@ -1,6 +1,5 @@
--- Canary retry: the dead jobs of one kind and error class are retried in stages: ten, then a tenth of them, then all.
--- Each stage waits for the outcomes of the one before; too many failures stop it. Any worker's upkeep takes the next step,
--- in one transaction.
+-- Canary retry: the dead jobs of one kind and error class are retried in stages: ten, then a tenth of them, then all. Each stage
+-- waits for the outcomes of the one before; too many failures stop it. Any worker's upkeep takes the next step, in one transaction.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 
 -- Whether any is running. Called in every round of upkeep.

@@ -70,10 +70,9 @@ create or replace function history_enabled_v1() returns boolean language sql sta
   where t.tgrelid = 'jobs'::regclass and t.tgname in ('jobs_note_recorded', 'jobs_note_changed') and t.tgenabled <> 'D'
 $$;
 
--- Record transitions from now on, or no longer; what is recorded stays. Waits briefly for running writes, and later
--- writes wait for it; where that is too long it raises 55P03, and can be called again. Returns whether anything changed.
--- Until the caller's transaction ends no other session can write jobs or renew leases: the server ends a caller that idles in it for a
--- second.
+-- Record transitions from now on, or no longer; what is recorded stays. Waits briefly for running writes, and later writes wait for
+-- it; where that is too long it raises 55P03, and can be called again. Returns whether anything changed. Until the caller's
+-- transaction ends no other session can write jobs or renew leases: the server ends a caller that idles in it for a second.
 -- Errors: LH003 invalid_argument; 0A000 where triggers are not allowed.
 create or replace function history_v1(enabled boolean) returns boolean language plpgsql set lock_timeout = '3s' as $$
 begin

@@ -37,8 +37,7 @@ begin
   end if;
   held := take_limits(every, wait);
   if cardinality(applying) > 0 then
-    -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits
-    -- themselves.
+    -- A statement of its own, which sees what the previous holders of the locks have committed: jobs, and the limits themselves.
     rooms := array(
       select row(l.scope, l.name, case when h.scope is null then 0 else room_under(l) end)::room
       from unnest(applying) a join limits l on l.scope = a.scope and l.name = a.name

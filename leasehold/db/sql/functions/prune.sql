@@ -11,9 +11,8 @@ begin
   perform require(max between 1 and 10000, format('max %s', coalesce(max::text, 'null')), 'prune 1 to 10000 at a time');
 end $$;
 
--- Up to `max` jobs that finished in these states longer ago than that, those that finished first; call again until it
--- returns nothing. Returns how many of each kind and state were removed, or would be. `capped`: there may be more. A
--- locked job is skipped.
+-- Up to `max` jobs that finished in these states longer ago than that, those that finished first; call again until it returns
+-- nothing. Returns how many of each kind and state were removed, or would be. `capped`: there may be more. A locked job is skipped.
 create or replace function prune_v1(
   older_than interval, states text[] default '{success}', max integer default 1000, dry_run boolean default false
 ) returns table (kind text, state job_state, jobs bigint, capped boolean) language plpgsql

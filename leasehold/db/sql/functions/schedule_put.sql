@@ -1,9 +1,8 @@
 -- Make schedules and change them.
 -- Errors: LH002 job_unknown, LH003 invalid_argument.
 --
--- A definition is a JSON object whose fields are the arguments of schedule_put. A change of the rule itself (every, cron,
--- time zone, start, end) ends the present claim, and due times count from then on. Any other change leaves the next run
--- where it is.
+-- A definition is a JSON object whose fields are the arguments of schedule_put. A change of the rule itself (every, cron, time
+-- zone, start, end) ends the present claim, and due times count from then on. Any other change leaves the next run where it is.
 
 -- A length of time as seconds; a month has none.
 create or replace function exact_length(what text, length interval) returns interval language plpgsql immutable as $$

@@ -41,10 +41,9 @@ create type submission as (
   progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz, finished_at timestamptz
 );
 
--- One row per job; every transition updates it. Columns that never change come first and columns that change come last,
--- because the WAL record of an update leaves out the bytes that the old and the new row begin with. That needs the new
--- version on the same page, hence the fillfactor: 980 instead of 1,298 bytes of WAL for a claim and a finish
--- (docs/decisions/0003-one-table.md).
+-- One row per job; every transition updates it. Columns that never change come first and columns that change come last, because the
+-- WAL record of an update leaves out the bytes that the old and the new row begin with. That needs the new version on the same
+-- page, hence the fillfactor: 980 instead of 1,298 bytes of WAL for a claim and a finish (docs/decisions/0003-one-table.md).
 create table jobs (
   -- What was requested.
   id               uuid primary key default uuidv7(),
