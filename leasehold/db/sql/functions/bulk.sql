@@ -24,8 +24,7 @@ end $$;
 -- that comes due or is claimed between two calls is found by the second; one that fails between them may be found by neither.
 create or replace function find_many(
   filter jsonb, allowed text[], max integer, scan integer, cursor text, out ids uuid[], out cursor_here text
-) language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   ways constant text[] := case when 'dead' = any(allowed) then '{finished}' else '{waiting,unaccepted,queued,running}' end;
   states_in constant jsonb := '{"finished": ["dead"], "waiting": ["created", "retry"], "unaccepted": ["created"],

@@ -4,8 +4,7 @@
 
 -- End a job, which the caller has locked, from outside of its attempt, for cancel and set_aside. If it runs, the attempt is recorded with
 -- this outcome.
-create or replace function end_job(before jobs, reason text, detail text, outcome text) returns void
-language plpgsql as $$
+create or replace function end_job(before jobs, reason text, detail text, outcome text) returns void language plpgsql as $$
 declare
   at constant timestamptz := clock();
   ran constant boolean := before.state = 'running';
@@ -28,8 +27,7 @@ begin
   end if;
 end $$;
 
-create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql
-set lock_timeout = '3s' as $$
+create or replace function cancel_v1(id uuid, why text default null) returns boolean language plpgsql set lock_timeout = '3s' as $$
 declare
   before jobs;
 begin

@@ -18,8 +18,7 @@ create or replace function claim_v1(
   worker text, queues text[] default null, kinds text[] default null, count integer default 1,
   claim_id uuid default null, lanes jsonb default null
 ) returns setof claimed_job language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
-set lock_timeout = '5s' as $$
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set lock_timeout = '5s' as $$
 declare
   token constant uuid := coalesce(claim_v1.claim_id, gen_random_uuid());
   bounds claim_bounds;

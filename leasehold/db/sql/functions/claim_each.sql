@@ -59,8 +59,7 @@ end $$;
 create or replace function claim_each_v1(
   worker text, queues text[] default null, kinds text[] default null, count integer default 1,
   claim_id uuid default null, lanes jsonb default null
-) returns setof claimed_job language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '2s' as $$
+) returns setof claimed_job language plpgsql set enable_seqscan = off set enable_bitmapscan = off set lock_timeout = '2s' as $$
 declare
   token constant uuid := coalesce(claim_each_v1.claim_id, gen_random_uuid());
   bounds claim_bounds;

@@ -42,10 +42,8 @@ begin
   return (select t.payload from take(array[job_id], array[target.kind], worker, token) t);
 end $$;
 
-create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean
-language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
-set lock_timeout = '1s' as $$
+create or replace function claim_job_v1(job_id uuid, worker text, claim_id uuid default null) returns boolean language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set lock_timeout = '1s' as $$
 declare
   bounds claim_bounds;
 begin

@@ -35,8 +35,7 @@ end $$;
 
 create or replace function complete_v1(
   worker text, ids uuid[], attempts integer[], results jsonb[] default null, claim_ids uuid[] default null
-) returns setof uuid language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+) returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   done uuid[];
@@ -51,10 +50,8 @@ end $$;
 
 -- A task completes its own job inside a transaction of its own connection. Returns whether it counts. For roles that are not workers:
 -- with the id of the claim, which only the worker and its task know, it needs no more privileges than enqueueing does.
-create or replace function complete_in_v1(
-  worker text, id uuid, attempt integer, claim_id uuid, result jsonb default null
-) returns boolean language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+create or replace function complete_in_v1(worker text, id uuid, attempt integer, claim_id uuid, result jsonb default null)
+returns boolean language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   done uuid[];

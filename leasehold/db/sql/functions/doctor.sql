@@ -112,8 +112,7 @@ begin
 end $$;
 
 -- Jobs that no worker handles, and schedules that are stuck.
-create or replace function doctor_jobs() returns setof finding language plpgsql stable
-set enable_seqscan = off as $$
+create or replace function doctor_jobs() returns setof finding language plpgsql stable set enable_seqscan = off as $$
 declare
   at timestamptz := clock();
   live bigint := (select count(*) from workers w where is_live(w, at));
@@ -247,8 +246,7 @@ end $$;
 
 -- Whether the server's clock was set back: then what was written before lies in its future, and what was queued waits
 -- until the clock is there again.
-create or replace function doctor_time() returns setof finding language plpgsql stable
-set enable_seqscan = off as $$
+create or replace function doctor_time() returns setof finding language plpgsql stable set enable_seqscan = off as $$
 declare
   ahead double precision := extract(epoch from greatest(
     (select max(w.seen_at) from workers w),

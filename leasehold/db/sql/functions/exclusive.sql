@@ -18,8 +18,7 @@ return hashtextextended(current_schema() || '.exclusive.' || exclusive_key, 0);
 -- Return those of the locked candidates that may run now, make them current, and park their siblings. 7 statements for any number of
 -- jobs. `taken` are the jobs that the same claim took before and has not yet marked as running: their keys are not free, though no row
 -- says so.
-create or replace function settle_exclusive(candidates uuid[], at timestamptz, taken uuid[]) returns uuid[]
-language plpgsql as $$
+create or replace function settle_exclusive(candidates uuid[], at timestamptz, taken uuid[]) returns uuid[] language plpgsql as $$
 declare
   keys text[];      -- the keys of the candidates that no other session is settling
   heads uuid[];     -- the best candidate of each

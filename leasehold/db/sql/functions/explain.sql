@@ -30,8 +30,7 @@ create or replace function open_transaction(number xid) returns setof text langu
 $$;
 
 create or replace function explain_v1(job_id uuid)
-returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable
-set enable_seqscan = off as $$
+returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable set enable_seqscan = off as $$
 declare
   at timestamptz := clock();
   job jobs;
@@ -58,8 +57,7 @@ end $$;
 
 -- Every reason that holds for a job that has not started.
 create or replace function why_waiting(job jobs, at timestamptz)
-returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable
-set enable_seqscan = off as $$
+returns table (reason text, detail text, blocker uuid, until timestamptz) language plpgsql stable set enable_seqscan = off as $$
 begin
   return query
     select 'not_accepted', 'it was submitted, and the answer was never given: repeat the submission', null::uuid, null::timestamptz

@@ -10,8 +10,7 @@
 -- leasehold.retry.ExponentialBackoff(). The random part comes from a hash: the UPDATE calls no volatile function.
 create or replace function backoff_seconds(id uuid, failures integer, seed bigint) returns double precision
 language sql immutable parallel safe
-return (0.8 + 0.2 * (hashtextextended(id::text, seed) & 1048575) / 1048576.0)
-  * least(3600, 4 * power(2, least(failures - 1, 20)));
+return (0.8 + 0.2 * (hashtextextended(id::text, seed) & 1048575) / 1048576.0) * least(3600, 4 * power(2, least(failures - 1, 20)));
 
 -- The reports as rows. Stable and plain, so that it is inlined.
 create or replace function failures_of(failures jsonb) returns table (
@@ -35,8 +34,7 @@ end $$;
 -- failures: [{"id", "attempt", "claim_id", "outcome": "failed" | "snoozed" | "cancelled", "retry_after": seconds,
 --             "fatal": boolean, "error": {"class", "message", "traceback"}}]
 -- Returns id and present state of each job whose report counts; a job that is missing has lost its lease.
-create or replace function fail_many_v1(worker text, failures jsonb)
-returns table (id uuid, state job_state) language plpgsql
+create or replace function fail_many_v1(worker text, failures jsonb) returns table (id uuid, state job_state) language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
@@ -61,8 +59,7 @@ begin
     where j.id = f.id and owns(j, worker, f.attempt, f.claim_id, at)
     returning j.id, j.attempt, j.claimed_at, j.exclusive_key, f.outcome, f.error
   ), recorded as (
-    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message,
-      error_traceback)
+    insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message, error_traceback)
     select f.id, f.attempt, worker, f.outcome, f.claimed_at, at, error_of(f.error, 'class'), error_of(f.error, 'message'),
       error_of(f.error, 'traceback')
     from failed f)

@@ -58,11 +58,9 @@ begin
 end $$;
 
 -- The last sample of each `step`, with how many jobs arrived in all of it. 100000: so many, and more.
-create or replace function flow_v1(since timestamptz, until timestamptz default null, step integer default 60)
-returns table (
+create or replace function flow_v1(since timestamptz, until timestamptz default null, step integer default 60) returns table (
   at timestamptz, created integer, queued integer, running integer, retry integer, dead integer, arrived bigint
-) language plpgsql stable
-set enable_seqscan = off as $$
+) language plpgsql stable set enable_seqscan = off as $$
 declare
   ends timestamptz := coalesce(flow_v1.until, clock());
 begin

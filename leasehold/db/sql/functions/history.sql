@@ -108,8 +108,7 @@ create or replace function events_v1(
   xid bigint, seq bigint, at timestamptz, job_id uuid, kind text, queue text, from_state job_state, to_state job_state,
   attempt integer, owner text, claim_id uuid, lease_expires_at timestamptz, retry_count smallint, max_attempts smallint,
   reason text, run_at timestamptz
-) language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   horizon xid8 := (history_era() * 281474976710656 + pg_snapshot_xmin(pg_current_snapshot())::text::bigint)::text::xid8;
 begin

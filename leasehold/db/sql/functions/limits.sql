@@ -141,8 +141,7 @@ end $$;
 
 -- Take a limit away. False: there was none. Claims hold its row while they park jobs under it, so no table lock is needed;
 -- of many parked jobs upkeep puts back the rest, a thousand at a time.
-create or replace function drop_limit_v1(scope text, name text) returns boolean language plpgsql
-set lock_timeout = '10s' as $$
+create or replace function drop_limit_v1(scope text, name text) returns boolean language plpgsql set lock_timeout = '10s' as $$
 begin
   perform check_limit(drop_limit_v1.scope, drop_limit_v1.name);
   delete from limits l where l.scope = drop_limit_v1.scope and l.name = drop_limit_v1.name;

@@ -174,8 +174,7 @@ begin
       order by j.run_at, j.id;
   elsif way = 'finished' then
     open walk for
-      select j.id, false as beyond, jsonb_build_array('finished', j.finished_at, j.id) as place,
-        job_fits(filter, j) as fits
+      select j.id, false as beyond, jsonb_build_array('finished', j.finished_at, j.id) as place, job_fits(filter, j) as fits
       from jobs j
       where j.state in ('success', 'dead') and j.state = only_state::job_state
         and (j.finished_at, j.id) < (coalesce((place ->> 1)::timestamptz, 'infinity'), coalesce((place ->> 2)::uuid, highest))
@@ -241,8 +240,7 @@ $$;
 -- and what is queued or running then comes latest created first.
 create or replace function list_jobs_v1(
   filter jsonb default '{}', cursor text default null, count integer default 50, scan integer default 10000
-) returns setof job_row language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+) returns setof job_row language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   narrow boolean := filter ?| array['queues', 'kinds'];
   after jsonb := list_jobs_v1.cursor::jsonb;

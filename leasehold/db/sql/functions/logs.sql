@@ -2,10 +2,8 @@
 -- Written by the owner only, guarded by owns(). Returns the ids whose lines were stored: not those whose row another session
 -- has locked.
 
-create or replace function add_logs_v1(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[], lines jsonb[]
-) returns setof uuid language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+create or replace function add_logs_v1(worker text, ids uuid[], attempts integer[], claim_ids uuid[], lines jsonb[])
+returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   at timestamptz := clock();

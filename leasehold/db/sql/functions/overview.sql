@@ -7,8 +7,7 @@ create or replace function errors_v1(queues text[] default null, kinds text[] de
 returns table (
   kind text, error_class text, attempts bigint, jobs bigint, first_seen timestamptz, last_seen timestamptz,
   last_message text, last_job uuid
-) language sql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+) language sql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
   with latest as materialized (
     select a.job_id, a.error_class, a.error_message, a.outcome, a.ended_at from attempts a
     order by a.ended_at desc limit least(greatest(scan, 1), 100000)
@@ -40,13 +39,11 @@ $$;
 -- Every queue that has something to run, runs something, did so in the last hour, is declared by a task, is paused, is
 -- limited, or is served by a live worker; the first 1000 by name. `ready` and `running` are counted up to the cap, or to less where there are many queues. The oldest
 -- ready job is searched among the first ten of each kind and priority. Null queues or kinds: all.
-create or replace function queue_list_v1(
-  cap integer default 10000, queues text[] default null, kinds text[] default null
-) returns table (
+create or replace function queue_list_v1(cap integer default 10000, queues text[] default null, kinds text[] default null)
+returns table (
   queue text, ready integer, ready_capped boolean, running integer, running_capped boolean,
   oldest_ready_at timestamptz, paused_at timestamptz, paused_by text, reason text, max_running integer
-) language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   at timestamptz := clock();

@@ -24,8 +24,7 @@ begin
 end $$;
 
 create or replace function promote_v1(max integer default 1000) returns integer language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
 declare
   at constant timestamptz := clock();
   moved integer;

@@ -4,8 +4,7 @@
 -- seconds. What waits for its time has not arrived yet; an attempt that failed and will be repeated has not departed.
 create or replace function recent_traffic(at timestamptz, cap integer, kinds text[])
 returns table (queue text, arrived bigint, departed bigint, arrival_seconds double precision, departure_seconds double precision)
-language sql stable
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
   with arrivals as materialized (
     select j.queue, j.kind, j.state, greatest(j.created_at, at - interval '1 minute') as moment from jobs j
     where j.id >= id_at(at - interval '1 minute') order by j.id desc limit cap

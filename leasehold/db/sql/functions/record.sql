@@ -108,8 +108,7 @@ begin
 end $$;
 
 -- The rows that intents become. `checked`: each is known to be as intent_problem wants it. Stable and plain, so that it is inlined.
-create or replace function rows_of(intents intent[], at timestamptz, accepted boolean, checked boolean, label text)
-returns table (
+create or replace function rows_of(intents intent[], at timestamptz, accepted boolean, checked boolean, label text) returns table (
   id uuid, created_at timestamptz, priority integer, max_attempts integer, queue text, kind text, payload jsonb,
   idempotency_key text, exclusive_key text, tags text[], run_at timestamptz, updated_at timestamptz, state job_state,
   is_accepted boolean, origin text, metadata jsonb
@@ -242,8 +241,7 @@ end $$;
 -- Errors: LH004 idempotency_conflict.
 create or replace function found_jobs(
   asked intent[], accepted boolean default true, notify boolean default false, label text default null
-) returns uuid[] language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+) returns uuid[] language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   answers submission[];
   wrong submission;
@@ -309,8 +307,7 @@ end $$;
 -- the ids in the order of the array. What all jobs share is read once: half of what enqueue_many costs.
 -- Errors besides: 23505 (an id twice, or in another batch at the same moment).
 create or replace function enqueue_batch_v1(intent jsonb, payloads jsonb, ids uuid[] default null, notify boolean default true)
-returns setof uuid language plpgsql
-set enable_seqscan = off  -- a plan made for an empty table must not outlive it
+returns setof uuid language plpgsql set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
 declare
   new_ids uuid[] := ids;

@@ -1,10 +1,8 @@
 -- The owner returns jobs to the queue, unfinished, at shutdown.  running -> queued.  No failure is counted.
 -- Returns the ids that were released. Guarded as complete is; repeated, it finds nothing to release.
 
-create or replace function release_v1(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null
-) returns setof uuid language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+create or replace function release_v1(worker text, ids uuid[], attempts integer[], claim_ids uuid[] default null)
+returns setof uuid language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set lock_timeout = '250ms' as $$
 declare
   at timestamptz := clock();

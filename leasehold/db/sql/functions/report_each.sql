@@ -66,9 +66,8 @@ begin
   end;
 end $$;
 
-create or replace function report_each_v1(
-  worker text, ids uuid[], attempts integer[], claim_ids uuid[], reports text[]
-) returns table (id uuid, answer text, state job_state, detail text) language plpgsql set enable_seqscan = off as $$
+create or replace function report_each_v1(worker text, ids uuid[], attempts integer[], claim_ids uuid[], reports text[])
+returns table (id uuid, answer text, state job_state, detail text) language plpgsql set enable_seqscan = off as $$
 begin
   perform require(coalesce(cardinality(ids), 0) <= 1000, format('%s reports', cardinality(ids)), 'send at most 1000 at once');
   return query
@@ -107,6 +106,5 @@ create or replace function renew_each_v1(
 begin
   return query
     select t.id, renew_one(worker, t.id, t.attempt, t.claim_id, t.progress, t.note, t.lease)
-    from unnest(ids, attempts, claim_ids, progress, progress_notes, leases)
-      t(id, attempt, claim_id, progress, note, lease);
+    from unnest(ids, attempts, claim_ids, progress, progress_notes, leases) t(id, attempt, claim_id, progress, note, lease);
 end $$;

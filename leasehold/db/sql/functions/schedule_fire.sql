@@ -17,8 +17,7 @@ end $$;
 -- `claim_id` is the fencing token for schedule_fire, chosen by the caller or made here; with the same one again, the
 -- same answer. `judged_at` is when the schedule was first claimed since it was last fired: which runs are missed is
 -- judged as of then, so that the successor of a scheduler that died does what that one would have done.
-create or replace function schedule_claim_v1(key text, worker text, claim_id uuid default null)
-returns table (
+create or replace function schedule_claim_v1(key text, worker text, claim_id uuid default null) returns table (
   token uuid, kind text, every interval, cron text, time_zone text, starts_at timestamptz, ends_at timestamptz,
   missed text, grace interval, max_missed integer, due_after timestamptz, next_run_at timestamptz,
   judged_at timestamptz, locked_until timestamptz

@@ -34,8 +34,7 @@ begin
 end $$;
 
 -- Switch it off: no more jobs, not even from a claim under way. False: it was off already.
-create or replace function schedule_disable_v1(key text) returns boolean language plpgsql
-set lock_timeout = '3s' as $$
+create or replace function schedule_disable_v1(key text) returns boolean language plpgsql set lock_timeout = '3s' as $$
 begin
   update schedules t
   set enabled = false, updated_at = clock(), locked_by = null, locked_until = null, claim_id = null, claimed_at = null

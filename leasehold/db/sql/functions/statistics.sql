@@ -96,8 +96,7 @@ create or replace function statistics_v1(
 ) returns table (
   at timestamptz, success bigint, failed bigint, dead bigint, snoozed bigint, cancelled bigint, released bigint,
   waits bigint[], runs bigint[]
-) language plpgsql stable
-set enable_seqscan = off as $$
+) language plpgsql stable set enable_seqscan = off as $$
 declare
   ends timestamptz := coalesce(statistics_v1.until, clock());
   begins timestamptz;

@@ -67,9 +67,8 @@ end $$;
 
 -- `durable` false: the commit does not wait for the disk. For callers that answer their clients after accept_many only, whose commit puts
 -- everything before it on the disk as well; a crash of the database in between loses only jobs that no client has an answer for.
-create or replace function submit_intents(
-  jobs jsonb, all_or_none boolean, queues text[], kinds text[], durable boolean
-) returns setof submission language plpgsql as $$
+create or replace function submit_intents(jobs jsonb, all_or_none boolean, queues text[], kinds text[], durable boolean)
+returns setof submission language plpgsql as $$
 declare
   problems text[];
   asked intent[];
@@ -133,8 +132,7 @@ end $$;
 -- it later) and whatever its row has raised. An error that no row has caused (is_passing) is raised.
 create or replace function submit_each_v1(
   jobs jsonb, queues text[] default null, kinds text[] default null, durable boolean default true
-) returns setof submission language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off
+) returns setof submission language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off
 -- Wait 20 ms, about as long as a short transaction takes, for each of the first ten keys that are in use, then 1 ms for each.
 set lock_timeout = '20ms' as $$
 declare
@@ -172,8 +170,7 @@ end $$;
 
 -- Returns the state that the job is in now; accepting again changes nothing.
 create or replace function accept_v1(id uuid, notify boolean default true) returns job_state language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set lock_timeout = '3s' as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '3s' as $$
 declare
   found_state job_state;
 begin
@@ -217,8 +214,7 @@ $$;
 
 -- Returns what each job is now, in the order of the ids; accepting again changes nothing. An unknown id has no row.
 create or replace function accept_many_v1(ids uuid[], notify boolean default true) returns setof client_job language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set lock_timeout = '250ms' as $$
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '250ms' as $$
 begin
   perform accept_jobs(ids, notify);
   return query select * from client_jobs(ids);

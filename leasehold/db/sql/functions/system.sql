@@ -46,8 +46,7 @@ $$;
 -- What a finished job cost over the last hour, or as much of it as there are samples: WAL of the whole server and
 -- transactions of this database, divided by jobs. Null: nothing finished, or there are no two samples to compare.
 create or replace function cost_per_job(at timestamptz, out wal double precision, out transactions double precision,
-  out jobs bigint, out seconds double precision) language plpgsql stable
-set enable_seqscan = off as $$
+  out jobs bigint, out seconds double precision) language plpgsql stable set enable_seqscan = off as $$
 declare
   oldest record;
   latest record;

@@ -48,8 +48,7 @@ create or replace function create_token_v1(
   id uuid, name text, secret_hash bytea, scopes text[], queues text[] default null, kinds text[] default null,
   rate double precision default null, expires_at timestamptz default null, namespace text default null,
   created_by uuid default null, session boolean default false
-) returns table (made_namespace text, made_rate real, made_expires_at timestamptz) language plpgsql
-set lock_timeout = '3s' as $$
+) returns table (made_namespace text, made_rate real, made_expires_at timestamptz) language plpgsql set lock_timeout = '3s' as $$
 declare
   at timestamptz := clock();
   parent tokens;
@@ -89,8 +88,7 @@ begin
 end $$;
 
 -- What an API server has to know of a token; no row: there is none. `live`: neither revoked nor expired.
-create or replace function token_v1(token_id uuid)
-returns table (
+create or replace function token_v1(token_id uuid) returns table (
   id uuid, name text, secret_hash bytea, scopes text[], queues text[], kinds text[], rate real, expires_at timestamptz,
   live boolean, namespace text, session boolean
 ) language sql stable as $$

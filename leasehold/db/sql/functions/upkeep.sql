@@ -20,8 +20,7 @@ begin
 end $$;
 
 create or replace function upkeep_v1(max integer default 1000, worker text default null)
-returns table (swept integer, promoted integer, next_due double precision) language plpgsql
-set lock_timeout = '5s' as $$
+returns table (swept integer, promoted integer, next_due double precision) language plpgsql set lock_timeout = '5s' as $$
 declare
   at timestamptz := clock();
 begin

@@ -179,11 +179,9 @@ $$;
 
 -- One row for each law. `violations` counts up to `cap` (`capped`: there are more); `sample` names the first ten.
 -- `latest`: how many of the newest attempts and events are checked.
-create or replace function verify_v1(
-  cap integer default 1000, slack interval default '1 minute', latest integer default 1000
-) returns table (
-  name text, ok boolean, violations bigint, capped boolean, sample text[], detail text, checked_at timestamptz
-) language plpgsql stable
+create or replace function verify_v1(cap integer default 1000, slack interval default '1 minute', latest integer default 1000)
+returns table (name text, ok boolean, violations bigint, capped boolean, sample text[], detail text, checked_at timestamptz)
+language plpgsql stable
 -- For the checks, too.
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare

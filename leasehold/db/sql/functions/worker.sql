@@ -20,14 +20,12 @@ begin
       slots = excluded.slots, seen_at = at, stopped_at = null;
 end $$;
 
-create or replace function stop_worker_v1(worker text) returns void language sql
-set lock_timeout = '3s'
+create or replace function stop_worker_v1(worker text) returns void language sql set lock_timeout = '3s'
 as $$ update workers w set stopped_at = now.at, seen_at = now.at from (select clock() as at) now where w.id = worker $$;
 
 -- Record that a worker is alive, unless its row or the table is locked: renewal and upkeep wait for no claim, nor for an index that is
 -- being created.
-create or replace function seen(worker text, at timestamptz) returns void language plpgsql
-set lock_timeout = '10ms' as $$
+create or replace function seen(worker text, at timestamptz) returns void language plpgsql set lock_timeout = '10ms' as $$
 begin
   update workers w set seen_at = seen.at
   from (select f.id from workers f where f.id = seen.worker for no key update skip locked) f where w.id = f.id;
@@ -46,8 +44,7 @@ create or replace function tasks_of(tasks jsonb) returns table (
 $$;
 
 -- Store declarations. What is declared already is only read: a worker that starts waits for no other declaration.
-create or replace function write_kinds(tasks jsonb, leases_only boolean) returns void language plpgsql
-set lock_timeout = '3s' as $$
+create or replace function write_kinds(tasks jsonb, leases_only boolean) returns void language plpgsql set lock_timeout = '3s' as $$
 begin
   perform require(jsonb_typeof(tasks) = 'array', 'tasks is not a JSON array', 'send an array of objects');
   perform require(false, format('kind %L: %s', left(t.kind, 300), p.problem),

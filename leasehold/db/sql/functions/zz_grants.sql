@@ -6,8 +6,7 @@
 create or replace function granted() returns table (role_name text, name text) language sql immutable as $$
   select 'leasehold_' || r, n
   from (values
-    ('producer api',
-     'enqueue enqueue_many enqueue_batch submit submit_many submit_each accept_many accept_each statuses'),
+    ('producer api', 'enqueue enqueue_many enqueue_batch submit submit_many submit_each accept_many accept_each statuses'),
     ('producer operator api', 'accept cancel'),
     -- An operator's notification is the doctor's probe whether notifications arrive.
     ('producer worker operator api', 'notify status'),
