@@ -89,8 +89,7 @@ begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
      -- Not by reading rows: the snapshot may be older than the limit or the pause.
      and pg_relation_size('limits') + pg_relation_size('queues') > 0 then
-    perform refuse('LH003', 'invalid_argument',
-      format('transaction isolation level %s', current_setting('transaction_isolation')),
+    perform refuse('LH003', 'invalid_argument', format('transaction isolation level %s', current_setting('transaction_isolation')),
       'where there are limits or pauses, claim under READ COMMITTED: an old snapshot cannot know what holds now');
   end if;
   -- Almost always both are empty, and one statement says so.

@@ -106,9 +106,8 @@ begin
   return next finding('grants', case when cardinality(access) > 0 then 'fail' end,
     'every role may call what it needs, and PUBLIC nothing', array_to_string(access, '; '),
     'leasehold migrate, as the owner of the schema: it makes missing roles and grants what is missing');
-  return next finding('indexes', case when cardinality(broken) > 0 then 'fail' end,
-    'all indexes are valid', 'invalid: ' || array_to_string(broken, ', '),
-    format('reindex index concurrently %s', coalesce(broken[1], '')));
+  return next finding('indexes', case when cardinality(broken) > 0 then 'fail' end, 'all indexes are valid',
+    'invalid: ' || array_to_string(broken, ', '), format('reindex index concurrently %s', coalesce(broken[1], '')));
 end $$;
 
 -- Jobs that no worker handles, and schedules that are stuck.
@@ -139,14 +138,12 @@ begin
     format('%s leases expired more than 30 s ago and no worker takes the jobs back%s', few(orphans), ': rows are locked by ' || locker),
     case when locker is null then 'start a worker: each of them sweeps' else 'end that session: select pg_terminate_backend(its pid)' end);
   return next finding('due', case when late > 0 then 'fail' end, 'no job waits beyond its time',
-    format('%s jobs came due more than 30 s ago and no worker promotes them', few(late)),
-    'start a worker: each of them promotes');
+    format('%s jobs came due more than 30 s ago and no worker promotes them', few(late)), 'start a worker: each of them promotes');
   select array_agg(distinct l.kind) filter (where s.knowing = 0),
          array_agg(distinct l.queue) filter (where s.knowing > 0 and s.serving = 0)
   into unknown, unserved
   from lanes_queued(1000) l cross join lateral workers_for(l.queue, l.kind, at) s;
-  return next finding('kinds', case when unknown is not null then 'warn' end,
-    'every kind that is queued is known to a live worker',
+  return next finding('kinds', case when unknown is not null then 'warn' end, 'every kind that is queued is known to a live worker',
     'queued, and no live worker knows them: ' || names_in_words(unknown), 'start a worker whose app has these tasks');
   return next finding('queues', case when unserved is not null then 'warn' end,
     'every queue that has work is served by a live worker',
@@ -156,9 +153,8 @@ begin
     format('%s pairs of queue and kind have waiting jobs', lanes),
     'more than 2000 pairs of queue and kind have waiting jobs: a claim of a worker without --queues reads the head of each',
     'use fewer queues, with an exclusive key for each tenant instead, or give each worker its own --queues');
-  return next finding('schedules', case when cardinality(stuck) > 0 then 'warn' end,
-    'no schedule is late', 'not fired: ' || array_to_string(stuck, ', '),
-    'start a worker; leasehold schedules list shows more');
+  return next finding('schedules', case when cardinality(stuck) > 0 then 'warn' end, 'no schedule is late',
+    'not fired: ' || array_to_string(stuck, ', '), 'start a worker; leasehold schedules list shows more');
 end $$;
 
 -- A number that was counted no further than this.

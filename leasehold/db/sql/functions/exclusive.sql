@@ -29,8 +29,7 @@ begin
   with head as materialized (
     select distinct on (j.exclusive_key) j.exclusive_key, j.id  -- at most 100: fitting
     from jobs j where j.id = any(candidates) and j.exclusive_key is not null
-      and j.exclusive_key <> all(array(
-        select t.exclusive_key from jobs t where t.id = any(taken) and t.exclusive_key is not null))
+      and j.exclusive_key <> all(array(select t.exclusive_key from jobs t where t.id = any(taken) and t.exclusive_key is not null))
     order by j.exclusive_key, -j.priority, j.id
   )
   select array_agg(h.exclusive_key), array_agg(h.id) into keys, heads
@@ -46,8 +45,7 @@ begin
     where j.exclusive_key = any(keys) and j.is_current and j.state <> 'running' and j.id <> all(heads)
     for no key update skip locked)
   update jobs j set is_current = false from idle where j.id = idle.id;
-  busy := array(
-    select j.exclusive_key from jobs j where j.exclusive_key = any(keys) and j.is_current and j.id <> all(heads));
+  busy := array(select j.exclusive_key from jobs j where j.exclusive_key = any(keys) and j.is_current and j.id <> all(heads));
   held := array(
     select j.exclusive_key from jobs j
     where j.exclusive_key = any(busy) and j.is_current and j.state is not distinct from 'running');
@@ -91,8 +89,7 @@ begin
     array_agg(k.key) filter (where k.locked is null)
   into open_keys, later, beyond
   from (select t.key, case when t.nth <= 500 then pg_try_advisory_xact_lock(exclusive_lock(t.key)) end as locked
-        from (select d.key, row_number() over (order by d.key) as nth
-              from (select distinct unnest(keys) as key) d order by 1) t) k;
+        from (select d.key, row_number() over (order by d.key) as nth from (select distinct unnest(keys) as key) d order by 1) t) k;
   if later is not null and patient then
     -- A subtransaction only here, where a claim has one of the keys at this moment.
     begin
@@ -158,12 +155,9 @@ begin
   insert into unpark_later (exclusive_key)
   select k.key from (select distinct unnest(keys) as key) k
   where current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-    or exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked
-               and j.parked_under is null)
-    and not exists (select from jobs j where j.exclusive_key = k.key and j.is_current
-                    and j.state is not distinct from 'running')
-    and not exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued'
-                    and j.parked is distinct from true);
+    or exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked and j.parked_under is null)
+    and not exists (select from jobs j where j.exclusive_key = k.key and j.is_current and j.state is not distinct from 'running')
+    and not exists (select from jobs j where j.exclusive_key = k.key and j.state = 'queued' and j.parked is distinct from true);
 end $$;
 
 -- Put back another job of each key whose next job is locked by a session that does not end (an open cancel of it, for update). Upkeep
@@ -192,8 +186,7 @@ create or replace function unpark_again() returns void language plpgsql as $$
 declare
   keys text[];
 begin
-  with due as materialized (
-    select u.ctid from unpark_later u limit 500 for update skip locked),
+  with due as materialized (select u.ctid from unpark_later u limit 500 for update skip locked),
   taken as (delete from unpark_later u using due where u.ctid = due.ctid returning u.exclusive_key)
   select array_agg(t.exclusive_key) into keys from taken t;
   perform unpark_ended(keys, false);

@@ -39,8 +39,7 @@ begin
            where j.state = 'queued' and j.exclusive_key is not null and j.parked limit cap) t),
     (select count(*) from (select from jobs j where j.state = 'running' limit cap) t),
     waiting.retry,
-    (select count(*) from (select from jobs j
-       where j.state in ('success', 'dead') and j.state = 'dead' limit cap) t),
+    (select count(*) from (select from jobs j where j.state in ('success', 'dead') and j.state = 'dead' limit cap) t),
     arrivals(minute - interval '1 minute', minute, cap),
     pg_current_wal_insert_lsn() - '0/0',
     (select d.xact_commit + d.xact_rollback from pg_stat_database d where d.datname = current_database())

@@ -109,8 +109,7 @@ declare
   holder uuid;    -- a job that runs until this commit: its end waits for the lock of its key
 begin
   -- The end of some job must come after this parking. With a limit of 0 the end of the limit does.
-  if l.max_running > 0 and not exists (
-    select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
+  if l.max_running > 0 and not exists (select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
   then
     holder := (
       select j.id from jobs j

@@ -69,8 +69,7 @@ create or replace function contents_fit(filter jsonb, id uuid) returns boolean l
   select (not filter ? 'error_class' or (
       select coalesce(c = w or right(c, char_length(w) + 1) = '.' || w, w is null)
       from (select last_error_class(contents_fit.id) as c, filter ->> 'error_class' as w) e))
-    and (not filter ? 'payload' or exists (
-      select from jobs j where j.id = contents_fit.id and j.payload @> (filter -> 'payload')))
+    and (not filter ? 'payload' or exists (select from jobs j where j.id = contents_fit.id and j.payload @> (filter -> 'payload')))
 $$;
 
 -- The smallest UUIDv7 of a moment: ids are in the order of creation.

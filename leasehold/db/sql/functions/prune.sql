@@ -70,8 +70,7 @@ begin
     older_than), 'give one minute or more');
   gone := array(
     select w.id from workers w
-    where w.seen_at < before and w.id <> all(array(
-      select distinct j.lease_owner from jobs j where j.state = 'running'))
+    where w.seen_at < before and w.id <> all(array(select distinct j.lease_owner from jobs j where j.state = 'running'))
     order by w.id limit prune_workers_v1.max for update skip locked);
   if not dry_run then
     delete from workers w where w.id = any(gone);

@@ -32,9 +32,8 @@ $$;
 -- as much of it as ten thousand jobs cover; whether a live worker serves it; and how many jobs of it finished in each of
 -- the last thirty whole minutes, as tallied. Null queues or kinds: all.
 create or replace function rates_v1(queues text[] default null, kinds text[] default null) returns table (
-  queue text, ready integer, ready_capped boolean, running integer, oldest_seconds double precision,
-  in_rate double precision, out_rate double precision, paused boolean, served boolean, max_running integer,
-  recent integer[]
+  queue text, ready integer, ready_capped boolean, running integer, oldest_seconds double precision, in_rate double precision,
+  out_rate double precision, paused boolean, served boolean, max_running integer, recent integer[]
 ) language plpgsql stable as $$
 declare
   at timestamptz := clock();

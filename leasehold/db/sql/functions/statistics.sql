@@ -91,8 +91,7 @@ end $$;
 -- What was tallied, by moments `step` seconds apart; moments without anything are left out. Null queues or kinds: all.
 -- Steps of 10 s reach back two hours, whole minutes two days, multiples of ten minutes two weeks.
 create or replace function statistics_v1(
-  since timestamptz, until timestamptz default null, step integer default 60, queues text[] default null,
-  kinds text[] default null
+  since timestamptz, until timestamptz default null, step integer default 60, queues text[] default null, kinds text[] default null
 ) returns table (
   at timestamptz, success bigint, failed bigint, dead bigint, snoozed bigint, cancelled bigint, released bigint,
   waits bigint[], runs bigint[]

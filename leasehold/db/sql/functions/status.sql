@@ -2,9 +2,8 @@
 
 -- `error_class`: of a dead job, the class of what its last attempt raised.
 create or replace function status_v1(job_id uuid) returns table (
-  id uuid, kind text, queue text, state job_state, status text, result jsonb, reason text, reason_detail text,
-  progress real, progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz,
-  finished_at timestamptz, error_class text
+  id uuid, kind text, queue text, state job_state, status text, result jsonb, reason text, reason_detail text, progress real,
+  progress_note text, run_at timestamptz, created_at timestamptz, updated_at timestamptz, finished_at timestamptz, error_class text
 ) language sql stable set enable_seqscan = off  -- a plan made for an empty table must not outlive it
 as $$
   select j.id, j.kind, j.queue, j.state, client_status(j.state, j.reason), j.result, j.reason, j.reason_detail,

@@ -4,10 +4,9 @@
 -- Errors: LH002 job_unknown, LH003 invalid_argument, LH004 idempotency_conflict, LH008 queue_not_allowed.
 
 create or replace function submit_v1(
-  kind text, payload jsonb default '{}', queue text default null, priority integer default null,
-  run_at timestamptz default null, idempotency_key text default null, max_attempts integer default null,
-  exclusive_key text default null, tags text[] default null, run_after interval default null, id uuid default null,
-  strict boolean default false, metadata jsonb default null
+  kind text, payload jsonb default '{}', queue text default null, priority integer default null, run_at timestamptz default null,
+  idempotency_key text default null, max_attempts integer default null, exclusive_key text default null, tags text[] default null,
+  run_after interval default null, id uuid default null, strict boolean default false, metadata jsonb default null
 ) returns uuid language sql as $$
   select recorded(array[make_intent(kind, payload, queue, priority, run_at, run_after, idempotency_key, max_attempts, exclusive_key, tags,
     id, strict, metadata)], accepted => false)
@@ -80,8 +79,7 @@ begin
   if not durable then
     perform set_config('synchronous_commit', 'off', true);
   end if;
-  problems := array(
-    select submission_flaw(e.job) from jsonb_array_elements(jobs) with ordinality e(job, ord) order by e.ord);
+  problems := array(select submission_flaw(e.job) from jsonb_array_elements(jobs) with ordinality e(job, ord) order by e.ord);
   asked := read_intents(jobs, problems);
   intents := complete_intents(asked);
   for bad in
@@ -119,8 +117,7 @@ end $$;
 -- also if its kind declares the queue; and `own`, true: its key may only be that of a job of its origin, because its caller sees no others.
 -- Waits a quarter of a second for keys that open transactions use (55P03); then nothing is recorded and submit_each is to be called.
 create or replace function submit_many_v1(
-  jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null,
-  durable boolean default true
+  jobs jsonb, all_or_none boolean default false, queues text[] default null, kinds text[] default null, durable boolean default true
 ) returns setof submission language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '250ms' as $$
 begin

@@ -72,8 +72,7 @@ returns table (name text, found text[], detail text) language sql stable as $$
     'leased for longer than a lease can last: not swept before; release it by hand'
   union all
   select 'orphaned_jobs', array(
-    select j.id::text from (
-      select j.id, j.lease_owner, j.lease_expires_at from jobs j where j.state = 'running' limit 100000) j
+    select j.id::text from (select j.id, j.lease_owner, j.lease_expires_at from jobs j where j.state = 'running' limit 100000) j
     where j.lease_expires_at >= at - slack
       and j.lease_owner = any(array(select w.id from workers w where w.stopped_at < at - slack))
     limit most), 'leased by a worker that has stopped; runs again when the lease expires'
@@ -167,8 +166,7 @@ create or replace function missing_guards() returns text[] language sql stable a
     union all
     select 'constraint ' || w.name
     from unnest(array['jobs_lease_iff_running', 'jobs_finished_iff_over', 'jobs_within_budget', 'jobs_exclusive']) w(name)
-    where not exists (
-      select from pg_constraint c where c.conrelid = 'jobs'::regclass and c.conname = w.name and c.convalidated)
+    where not exists (select from pg_constraint c where c.conrelid = 'jobs'::regclass and c.conname = w.name and c.convalidated)
     union all
     select 'trigger jobs_transition'
     -- Where triggers are not allowed (Citus) the guard was never there.
