@@ -40,7 +40,7 @@ begin
   perform check_filter(filter);
   perform require(max between 1 and 10000 and scan between 1 and 1000000, format('max %s, scan %s', max, scan),
     'take 1 to 10000 jobs and let 1 to 1000000 be read');
-  wanted := coalesce(states_of(filter), to_jsonb(allowed));
+  wanted := coalesce(listed_in(filter, 'state'), to_jsonb(allowed));
   perform require(wanted <@ to_jsonb(allowed), format('state %s', filter ->> 'state'),
     format('this is for jobs that are %s', array_to_string(allowed, ', ')));
   if cursor is not null and coalesce(after ->> 0 <> all(ways || '{parked}'), true) then
@@ -90,9 +90,7 @@ begin
   select count(*) filter (where case change when 'retry' then retry_v1(t.id, false) else cancel_v1(t.id, why) end)
   into changed from unnest(mine) t(id);
   capped := capped or changed < matched;
-  if notify then
-    perform announce(array(select distinct j.queue from jobs j where j.id = any(mine)));
-  end if;
+  perform announce(array(select distinct j.queue from jobs j where j.id = any(mine))) where notify;
 end $$;
 
 -- Retry the dead jobs that match, the latest first where there are more than `max`.

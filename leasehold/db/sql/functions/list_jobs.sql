@@ -22,10 +22,10 @@ begin
       format('fields are %s; queues and kinds are arrays, state and metadata may be one, payload is an object, everything else is a text',
         (select string_agg(k, ', ') from jsonb_object_keys(fields) k)));
   end if;
-  perform require(coalesce(states_of(filter) <@ '["created", "queued", "running", "success", "retry", "dead"]', true),
+  perform require(coalesce(listed_in(filter, 'state') <@ '["created", "queued", "running", "success", "retry", "dead"]', true),
     format('state %s', left(filter ->> 'state', 100)), 'states are created, queued, running, success, retry, dead');
   -- An empty array would choose every job.
-  perform require(filter -> 'metadata' is distinct from '[]' and not exists (select from jsonb_array_elements(pairs_of(filter)) p
+  perform require(filter -> 'metadata' is distinct from '[]' and not exists (select from jsonb_array_elements(listed_in(filter, 'metadata')) p
       where jsonb_typeof(p) <> 'string' or p #>> '{}' !~ '^[^=]+='),
     format('filter field metadata is %L', left(filter ->> 'metadata', 100)), 'write key=value');
   -- A text that is no time is refused by PostgreSQL itself.
@@ -34,17 +34,12 @@ begin
     check_moment('finished_before', (filter ->> 'finished_before')::timestamptz);
 end $$;
 
--- The states that a filter names, as an array; null: it names none.
-create or replace function states_of(filter jsonb) returns jsonb language sql immutable parallel safe
-return case jsonb_typeof(filter -> 'state') when 'string' then jsonb_build_array(filter -> 'state')
-  when 'array' then filter -> 'state' end;
+-- What a filter names in a field that may be one text or an array of them, as an array; null: nothing.
+create or replace function listed_in(filter jsonb, field text) returns jsonb language sql immutable parallel safe
+return case jsonb_typeof(filter -> field) when 'string' then jsonb_build_array(filter -> field)
+  when 'array' then filter -> field end;
 
--- The pairs key=value that a filter names, as an array.
-create or replace function pairs_of(filter jsonb) returns jsonb language sql immutable parallel safe
-return case jsonb_typeof(filter -> 'metadata') when 'string' then jsonb_build_array(filter -> 'metadata')
-  when 'array' then filter -> 'metadata' else '[]' end;
-
--- Whether metadata have every pair. As text, so that n=2 finds the number and the text.
+-- Whether metadata have every pair key=value. As text, so that n=2 finds the number and the text.
 create or replace function metadata_fit(pairs jsonb, metadata jsonb) returns boolean language sql immutable parallel safe
 return not exists (select from jsonb_array_elements_text(pairs) p
   where metadata ->> split_part(p, '=', 1) is distinct from substr(p, strpos(p, '=') + 1));
@@ -56,7 +51,7 @@ as $$ select (not filter ? 'kind' or j.kind = filter ->> 'kind') and (not filter
   and (not filter ? 'state' or filter -> 'state' ? j.state::text)
   and (not filter ? 'tag' or coalesce(filter ->> 'tag' = any(j.tags), false))
   and (not filter ? 'exclusive_key' or coalesce(j.exclusive_key = filter ->> 'exclusive_key', false))
-  and (not filter ? 'metadata' or metadata_fit(pairs_of(filter), j.metadata))
+  and (not filter ? 'metadata' or metadata_fit(listed_in(filter, 'metadata'), j.metadata))
   and (not filter ? 'created_after' or j.created_at >= (filter ->> 'created_after')::timestamptz)
   and (not filter ? 'created_before' or j.created_at < (filter ->> 'created_before')::timestamptz)
   and (not filter ? 'finished_before' or coalesce(j.finished_at < (filter ->> 'finished_before')::timestamptz, false)) $$;
@@ -91,7 +86,7 @@ returns table (id uuid, place jsonb) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_variable
 declare
-  states jsonb := states_of(filter);
+  states jsonb := listed_in(filter, 'state');
   only_state text := case jsonb_array_length(states) when 1 then states ->> 0 end;
   way text := coalesce(after ->> 0, case when only_state in ('success', 'dead') then 'finished'
     when only_state in ('queued', 'running') and not by_ids then only_state else 'ids' end);
@@ -112,29 +107,24 @@ begin
       fetch walk into job;
       exit when not found or job.beyond;
       scanned := scanned + 1;
+      find_jobs.place := job.place;
       if job.fits and (not filter ?| array['error_class', 'payload'] or contents_fit(filter, job.id)) then
         given := given + 1;
         find_jobs.id := job.id;
-        find_jobs.place := job.place;
         return next;
       end if;
-      if given >= count then
-        close walk;
-        return;
-      end if;
-      if scanned >= scan then
-        close walk;
-        find_jobs.id := null;
-        find_jobs.place := job.place;
-        return next;
-        return;
-      end if;
+      exit when given >= count or scanned >= scan;
     end loop;
     close walk;
+    exit when given >= count or scanned >= scan;
     way := case when way = 'queued' then 'parked' when way = 'due' and only_state = 'created' then 'unaccepted' end;
     exit when way is null;
     after := null;
   end loop;
+  if given < count and scanned >= scan then
+    find_jobs.id := null;
+    return next;
+  end if;
 end $$;
 
 -- One order of the jobs from a place on, along an index; `beyond`: nothing that matches comes after. Stable, so that it reads the
@@ -181,8 +171,7 @@ begin
   elsif way = 'queued' then
     open walk for
       select j.id, coalesce(j.queue > queue_name or j.queue = queue_name and j.kind > kind_name, false) as beyond,
-        jsonb_build_array('queued', j.queue, j.kind, -j.priority, j.id) as place,
-        job_fits(filter, j) as fits
+        jsonb_build_array('queued', j.queue, j.kind, -j.priority, j.id) as place, job_fits(filter, j) as fits
       from jobs j
       where j.state = 'queued' and not j.parked and (j.queue, j.kind, -j.priority, j.id) > (
         coalesce(place ->> 1, queue_name, ''), coalesce(place ->> 2, case when queue_name is not null then kind_name end, ''),
@@ -191,8 +180,7 @@ begin
   elsif way = 'parked' then
     open walk for
       select j.id, coalesce(j.exclusive_key > filter ->> 'exclusive_key', false) as beyond,
-        jsonb_build_array('parked', j.exclusive_key, j.queue, j.kind, -j.priority, j.id) as place,
-        j.parked and job_fits(filter, j) as fits
+        jsonb_build_array('parked', j.exclusive_key, j.queue, j.kind, -j.priority, j.id) as place, j.parked and job_fits(filter, j) as fits
       from jobs j
       where j.state = 'queued' and j.exclusive_key is not null and (j.exclusive_key, j.queue, j.kind, -j.priority, j.id) > (
         coalesce(place ->> 1, filter ->> 'exclusive_key', ''), coalesce(place ->> 2, ''), coalesce(place ->> 3, ''),
@@ -201,12 +189,10 @@ begin
   elsif way = 'running' then
     open walk for
       select j.id, coalesce(j.queue > queue_name, false) as beyond,
-        jsonb_build_array('running', j.queue, j.lease_expires_at, j.id) as place,
-        job_fits(filter, j) as fits
+        jsonb_build_array('running', j.queue, j.lease_expires_at, j.id) as place, job_fits(filter, j) as fits
       from jobs j
       where j.state = 'running' and (j.queue, j.lease_expires_at, j.id) > (
-        coalesce(place ->> 1, queue_name, ''), coalesce((place ->> 2)::timestamptz, '-infinity'),
-        coalesce((place ->> 3)::uuid, lowest))
+        coalesce(place ->> 1, queue_name, ''), coalesce((place ->> 2)::timestamptz, '-infinity'), coalesce((place ->> 3)::uuid, lowest))
       order by j.queue, j.lease_expires_at, j.id;
   else
     perform refuse_cursor();
