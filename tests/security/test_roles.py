@@ -216,7 +216,7 @@ HELPER_CALLS = [
     f"take(array[{NO_ID}], '{{k}}', 'w', {NO_ID})",
     "begin_claim('w', null)",
     "schedule_of('s', '{}')",
-    "end_schedule_claim('s')",
+    "plan_schedule_anew('s', now())",
 ]
 IN_SCHEMA = "pronamespace = 'leasehold'::regnamespace"
 

@@ -9,10 +9,8 @@
 create or replace function schedule_lock(key text) returns bigint language sql stable
 return hashtextextended(current_schema() || '.schedule.' || key, 0);
 
-create or replace function refuse_schedule(key text) returns void language plpgsql as $$
-begin
-  perform refuse('LH002', 'job_unknown', format('no schedule has the key %L', key), 'schedule_list() names them');
-end $$;
+create or replace function refuse_schedule(key text) returns void language sql
+as $$ select refuse('LH002', 'job_unknown', format('no schedule has the key %L', key), 'schedule_list() names them') $$;
 
 -- `claim_id` is the fencing token for schedule_fire, chosen by the caller or made here; with the same one again, the
 -- same answer. `judged_at` is when the schedule was first claimed since it was last fired: which runs are missed is
@@ -26,7 +24,6 @@ declare
   wanted constant text := schedule_claim_v1.key;
   new_token uuid := coalesce(schedule_claim_v1.claim_id, gen_random_uuid());
   at timestamptz;
-  expiry timestamptz;
   s schedules;
 begin
   perform check_worker(worker);
@@ -51,11 +48,10 @@ begin
     if s.over or s.next_run_at > at then
       perform refuse('LH006', 'job_not_due', format('schedule %L is due %s', wanted, coalesce(s.next_run_at::text, 'never')));
     end if;
-    expiry := at + make_interval(secs => lease_of(s.kind));
     update schedules t
-    set locked_by = worker, locked_until = expiry, claim_id = new_token, claimed_at = coalesce(t.claimed_at, at)
-    where t.key = wanted
-    returning * into s;
+    set locked_by = worker, locked_until = at + make_interval(secs => lease_of(s.kind)), claim_id = new_token,
+        claimed_at = coalesce(t.claimed_at, at)
+    where t.key = wanted returning * into s;
   end if;
   return query select s.claim_id, s.kind, s.every, s.cron, s.time_zone, s.starts_at, s.ends_at, s.missed, s.grace,
     s.max_missed, s.due_after, s.next_run_at, s.claimed_at, s.locked_until;
@@ -192,7 +188,6 @@ declare
     || encode(sha256(convert_to(schedule_run_now_v1.idempotency_key, 'UTF8')), 'hex');
   s schedules;
   job uuid;
-  still uuid[];
 begin
   perform require(coalesce(octet_length(schedule_run_now_v1.idempotency_key) between 1 and max_key_bytes(), true),
     format('idempotency_key of %s bytes', octet_length(schedule_run_now_v1.idempotency_key)),
@@ -208,7 +203,6 @@ begin
     perform refuse_schedule(wanted);
   end if;
   job := schedule_record(s, null, intent_key, schedule_run_now_v1.id, notify, false);
-  still := array_remove(unfinished_of(s.unfinished), job) || job;
-  update schedules t set last_job = job, unfinished = still where t.key = s.key;
+  update schedules t set last_job = job, unfinished = array_remove(unfinished_of(s.unfinished), job) || job where t.key = s.key;
   return job;
 end $$;

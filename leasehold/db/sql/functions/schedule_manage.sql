@@ -27,9 +27,7 @@ begin
   if from_now then
     perform plan_schedule_anew(schedule_enable_v1.key, at);
   end if;
-  if notify then
-    perform announce(array['@schedule']);
-  end if;
+  perform announce(array['@schedule']) where notify;
   return true;
 end $$;
 

@@ -112,19 +112,13 @@ begin
     is distinct from (s.every, s.cron, s.time_zone, s.starts_at, s.ends_at);
   execute format('update schedules t set (%1$s) = (select %1$s from (select ($1).*) s) where t.key = ($1).key', named) using s;
   if anew or old.enabled and not s.enabled then
-    perform end_schedule_claim(s.key);
+    -- Its scheduler cannot fire it any more.
+    update schedules t set locked_by = null, locked_until = null, claim_id = null, claimed_at = null where t.key = s.key;
   end if;
   if anew then
     perform plan_schedule_anew(s.key, at);
   end if;
   return true;
-end $$;
-
--- End the present claim: its scheduler cannot fire it any more.
-create or replace function end_schedule_claim(key text) returns void language plpgsql as $$
-begin
-  update schedules t set locked_by = null, locked_until = null, claim_id = null, claimed_at = null
-  where t.key = end_schedule_claim.key;
 end $$;
 
 -- Skip the due times up to now.
@@ -160,9 +154,7 @@ begin
       select t.enabled from schedules t where t.key = schedule_put_v1.key for no key update));
   end if;
   changed := write_schedule(schedule_of(key, fields), null);
-  if changed and notify then
-    perform announce(array['@schedule']);
-  end if;
+  perform announce(array['@schedule']) where changed and notify;
   return changed;
 end $$;
 
@@ -201,9 +193,7 @@ begin
       changed := changed || d.key;
     end if;
   end loop;
-  if notify and cardinality(changed) > 0 then
-    perform announce(array['@schedule']);
-  end if;
+  perform announce(array['@schedule']) where notify and cardinality(changed) > 0;
   return query select unnest(changed);
 end $$;
 
