@@ -70,14 +70,11 @@ declare
   at timestamptz := clock();
   it canaries;
   found_ids uuid[];
-  cut boolean;
   until jsonb;
   mine uuid[];
 begin
   select * into it from canaries c where c.id = canary;
-  select coalesce(array_agg(f.id) filter (where f.id is not null), '{}'), coalesce(bool_or(f.id is null), false),
-         (array_agg(f.place))[count(*)]
-  into found_ids, cut, until
+  select array_agg(f.id), (array_agg(f.place))[count(*)] into found_ids, until
   from find_jobs(canary_filter(it.kind, it.error_class, it.queues), it.place, wanted, 20000) f;
   found_ids := array(select j.id from jobs j where j.id = any(found_ids) and j.state is not distinct from 'dead'
     order by j.id for no key update skip locked);
@@ -87,9 +84,7 @@ begin
   update canaries c set place = coalesce(until, c.place), retried = c.retried + cardinality(mine),
     stage_retried = c.stage_retried + cardinality(mine), exhausted = until is null, updated_at = at
   where c.id = canary;
-  if notify and cardinality(mine) > 0 then
-    perform announce(array(select distinct j.queue from jobs j where j.id = any(mine)));
-  end if;
+  perform announce(array(select distinct j.queue from jobs j where j.id = any(mine))) where notify;
 end $$;
 
 -- Record the outcomes of the jobs that were retried. A job that failed once counts as failed, even if it succeeds later.
