@@ -109,8 +109,7 @@ declare
   holder uuid;    -- a job that runs until this commit: its end waits for the lock of its key
 begin
   -- The end of some job must come after this parking. With a limit of 0 the end of the limit does.
-  if l.max_running > 0 and not exists (select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name))
-  then
+  if l.max_running > 0 and not exists (select from jobs j where j.id = any(ours) and starts_with(j.exclusive_key, l.name)) then
     holder := (
       select j.id from jobs j
       where j.state is not distinct from 'running' and j.exclusive_key >= l.name and j.exclusive_key < l.ends_before
@@ -177,17 +176,11 @@ $$;
 
 -- Put back the jobs that are parked although their limit has room or was dropped. There should be none.
 create or replace function unpark_forgotten() returns void language plpgsql as $$
-declare
-  under record;
 begin
-  for under in
-    select p.name, case when l.name is null then 1000 else l.max_running - running_under(l) end as places
-    from parked_limits() p(name) left join limits l on l.scope = 'key' and l.name = p.name
-  loop
-    if under.places > 0 then
-      perform unpark_under(under.name, least(1000, under.places));
-    end if;
-  end loop;
+  perform unpark_under(u.name, least(1000, u.places))
+  from (select p.name, case when l.name is null then 1000 else l.max_running - running_under(l) end as places
+        from parked_limits() p(name) left join limits l on l.scope = 'key' and l.name = p.name) u
+  where u.places > 0;
 end $$;
 
 -- Whether jobs are parked under a limit that was dropped.
