@@ -100,17 +100,12 @@ begin
   loop
     long_numbers := long_numbers + octet_length(number::text);
     longest := greatest(longest, octet_length(translate(number::text, '-.', '')));
-    if long_numbers > most then
-      return format('%s is larger than %s MiB as text', what, most / 1048576);
-    end if;
+    exit when long_numbers > most;
   end loop;
-  if (long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
+  if long_numbers > most or (long_numbers > 0 or stored > most / 7) and octet_length(value::text) > most then
     return format('%s is larger than %s MiB as text', what, most / 1048576);
   end if;
-  if longest > 1000 and not on_record then
-    return what || ' has a number of more than 1000 digits';
-  end if;
-  return null;
+  return case when longest > 1000 and not on_record then what || ' has a number of more than 1000 digits' end;
 end $$;
 
 -- Return whether the value is nested deeper than 64 levels, which some programs cannot read.
