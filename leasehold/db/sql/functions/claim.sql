@@ -159,8 +159,7 @@ begin
     with taken as (
       update jobs j
       set state = 'running', attempt = j.attempt + 1, claim_id = token, claimed_at = at, updated_at = at,
-          lease_owner = worker,
-          lease_expires_at = at + coalesce(lease, (leases ->> j.kind)::double precision) * interval '1 second',
+          lease_owner = worker, lease_expires_at = at + coalesce(lease, (leases ->> j.kind)::double precision) * interval '1 second',
           parked = false, is_current = j.exclusive_key is not null, progress = null, progress_note = null
       where j.id = any(ids) and j.state is not distinct from 'queued'
       returning j.id, j.kind, j.queue, j.payload, j.attempt, j.retry_count, j.max_attempts, j.priority,

@@ -22,8 +22,7 @@ begin
     from (select * from unnest(ids, attempts, results, claim_ids) t(id, attempt, result, claim_id) order by t.id) t
     where j.id = t.id and owns(j, worker, t.attempt, t.claim_id, at)
     returning j.id, j.exclusive_key)
-  select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null)
-  into done, keys from finished f;
+  select array_agg(f.id), array_agg(f.exclusive_key) filter (where f.exclusive_key is not null) into done, keys from finished f;
   perform announce_room(done) where done is not null and exists (select from limits);
   if coalesce(cardinality(done), 0) < cardinality(ids) then
     done := array(

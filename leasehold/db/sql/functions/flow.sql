@@ -35,13 +35,10 @@ begin
   insert into flow (at, created, queued, running, retry, dead, arrived, wal, transactions)
   select minute, waiting.created,
     (select count(*) from (select from jobs j where j.state = 'queued' and not j.parked limit cap) t)
-      + (select count(*) from (select from jobs j
-           where j.state = 'queued' and j.exclusive_key is not null and j.parked limit cap) t),
-    (select count(*) from (select from jobs j where j.state = 'running' limit cap) t),
-    waiting.retry,
+      + (select count(*) from (select from jobs j where j.state = 'queued' and j.exclusive_key is not null and j.parked limit cap) t),
+    (select count(*) from (select from jobs j where j.state = 'running' limit cap) t), waiting.retry,
     (select count(*) from (select from jobs j where j.state in ('success', 'dead') and j.state = 'dead' limit cap) t),
-    arrivals(minute - interval '1 minute', minute, cap),
-    pg_current_wal_insert_lsn() - '0/0',
+    arrivals(minute - interval '1 minute', minute, cap), pg_current_wal_insert_lsn() - '0/0',
     (select d.xact_commit + d.xact_rollback from pg_stat_database d where d.datname = current_database())
   on conflict do nothing;
   delete from statistics s using (

@@ -20,16 +20,14 @@ begin
         state = case when verdict('lease_expired', false, j.retry_count + 1, j.max_attempts) is null
           then 'queued'::job_state else 'dead' end,
         reason = verdict('lease_expired', false, j.retry_count + 1, j.max_attempts),
-        reason_detail = format('failure %s of %s: the lease of worker %s expired', j.retry_count + 1, j.max_attempts,
-          l.lease_owner),
+        reason_detail = format('failure %s of %s: the lease of worker %s expired', j.retry_count + 1, j.max_attempts, l.lease_owner),
         finished_at = case when verdict('lease_expired', false, j.retry_count + 1, j.max_attempts) is not null then at end
     from lost l where j.id = l.id
     returning j.id, j.attempt, l.lease_owner, l.lease_expires_at, j.claimed_at, j.exclusive_key, j.queue, j.state
   ), recorded as (
     insert into attempts (job_id, attempt, worker, outcome, claimed_at, ended_at, error_class, error_message)
     select e.id, e.attempt, e.lease_owner, 'lease_expired', e.claimed_at, at, 'LeaseExpired',
-      format('the lease expired at %s', e.lease_expires_at)
-    from expired e)
+      format('the lease expired at %s', e.lease_expires_at) from expired e)
   select array_agg(e.id), array_agg(distinct e.exclusive_key) filter (where e.exclusive_key is not null),
          array_agg(distinct e.queue) filter (where e.state = 'queued')
   into swept, keys, queues from expired e;

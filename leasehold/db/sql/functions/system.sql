@@ -67,9 +67,7 @@ declare
   cost record := cost_per_job(clock());
 begin
   return jsonb_build_object(
-    'version', current_setting('server_version'),
-    'standby', pg_is_in_recovery(),
-    'sees_sessions', sees_sessions(),
+    'version', current_setting('server_version'), 'standby', pg_is_in_recovery(), 'sees_sessions', sees_sessions(),
     'tables', (
       select coalesce(jsonb_agg(jsonb_build_object('name', t.relname, 'live', t.n_live_tup, 'dead', t.n_dead_tup,
         'bytes', pg_table_size(t.relid), 'index_bytes', pg_indexes_size(t.relid),
@@ -80,8 +78,7 @@ begin
       select coalesce(jsonb_agg(jsonb_build_object('what', h.what, 'pid', h.pid, 'name', h.name, 'application', h.application,
         'state', h.state, 'xids', h.xids, 'seconds', h.seconds)), '[]')
       from (select * from horizon() limit 10) h),
-    'connections', connections_in_use(),
-    'max_connections', current_setting('max_connections')::integer,
+    'connections', connections_in_use(), 'max_connections', current_setting('max_connections')::integer,
     'deadlocks', (select d.deadlocks from pg_stat_database d where d.datname = current_database()),
     'per_job', jsonb_build_object('wal_bytes', cost.wal, 'transactions', cost.transactions, 'jobs', cost.jobs,
       'seconds', cost.seconds),

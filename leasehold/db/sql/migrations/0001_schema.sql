@@ -233,18 +233,11 @@ create type locked_jobs as (
   bytes      bigint,            -- of all payloads, at most
   cut        boolean            -- more were found than fit into the bytes of a claim
 );
--- What a claim has to respect besides exclusive keys.
-create type claim_bounds as (
-  lane_limits boolean,          -- there are limits of scope global, queue or kind
-  key_limits  boolean,          -- there are limits of scope key
-  pauses      boolean           -- there are paused queues
-);
+-- What a claim has to respect besides exclusive keys: whether there are limits of scope global, queue or kind, limits of scope key,
+-- paused queues.
+create type claim_bounds as (lane_limits boolean, key_limits boolean, pauses boolean);
 -- How many more jobs may start under a limit.
-create type room as (
-  scope      text,
-  name       text,
-  free       integer
-);
+create type room as (scope text, name text, free integer);
 
 -- A job as operators see it. The fields behind the cursor, which a list leaves out, are what the job carries and its attempts.
 create type job_row as (
