@@ -14,8 +14,7 @@ begin
         or e - array['queue', 'kind', 'priority', 'id'] <> '{}'
         or e ->> 'priority' !~ '^-?[0-9]{1,5}$' or abs((e ->> 'priority')::integer) > max_number()
         or e ->> 'id' !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
-    else true end)
-  then
+    else true end) then
     perform refuse('LH003', 'invalid_argument', 'lanes is not an array of at most 10000 queues and kinds with positions',
       'send [{"queue": text, "kind": text, "priority": number, "id": uuid}], the last two if there is a position');
   end if;

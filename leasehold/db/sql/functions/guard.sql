@@ -20,8 +20,7 @@ end $$;
 create or replace function keep_trigger(on_table regclass, name text, definition text) returns void language plpgsql as $$
 begin
   if exists (select from pg_trigger t where t.tgrelid = on_table and t.tgname = keep_trigger.name
-    and obj_description(t.oid, 'pg_trigger') = made_of(t.oid, definition))
-  then
+    and obj_description(t.oid, 'pg_trigger') = made_of(t.oid, definition)) then
     return;
   end if;
   execute format('create or replace trigger %I %s', keep_trigger.name, definition);

@@ -7,15 +7,12 @@
 -- whose transaction has not begun here. (Our own may lie beyond our snapshot.) One probe at the end of the index.
 create or replace function history_era() returns bigint language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
-declare
-  era bigint;
 begin
   -- One statement: the snapshot must be that with which the event is seen.
-  select e.latest / 281474976710656 + (e.latest % 281474976710656 >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-    and e.latest % 281474976710656 is distinct from pg_current_xact_id_if_assigned()::text::bigint)::integer
-  into era
-  from (select l.xid::text::bigint as latest from events l order by l.xid desc, l.seq desc limit 1) e;
-  return coalesce(era, 0);
+  return coalesce((
+    select e.latest / 281474976710656 + (e.latest % 281474976710656 >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+      and e.latest % 281474976710656 is distinct from pg_current_xact_id_if_assigned()::text::bigint)::integer
+    from (select l.xid::text::bigint as latest from events l order by l.xid desc, l.seq desc limit 1) e), 0);
 end $$;
 
 -- The value of events.xid for the present transaction: the era in the high 16 bits, the xid in the 48 below.
@@ -81,8 +78,7 @@ begin
   perform pg_advisory_xact_lock(hashtextextended(current_schema() || '.history', 0));
   if enabled and history_enabled_v1() or not enabled and not exists (
     select from pg_trigger t
-    where t.tgrelid = 'jobs'::regclass and t.tgname in ('jobs_note_recorded', 'jobs_note_changed'))
-  then
+    where t.tgrelid = 'jobs'::regclass and t.tgname in ('jobs_note_recorded', 'jobs_note_changed')) then
     return false;
   end if;
   perform set_config('idle_in_transaction_session_timeout', '1s', true);

@@ -86,8 +86,7 @@ begin
     order by i.idempotency_key, i.id, e.ord);
 end $$;
 
--- Intents with the queue, priority and attempts that they leave out: what the kind's task declares (declare_tasks), else
--- 'default', 0, usual_attempts().
+-- Intents with the queue, priority and attempts that they leave out: see enqueue.
 create or replace function complete_intents(intents intent[]) returns intent[] language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
