@@ -27,7 +27,6 @@ declare
   cut boolean;
   classes text[];
 begin
-  perform require(kind <> '', 'kind is empty', 'name the kind of the jobs');
   perform check_names('kind', array[kind]), check_names('queues', queues);
   select count(f.id), coalesce(bool_or(f.id is null), false) or count(f.id) > 10000,
     array_agg(distinct last_error_class(f.id)) filter (where f.id is not null and error_class is not null)
