@@ -24,7 +24,7 @@ FUNCTIONS = {
     "refuse(sqlstate_code text, message text, detail text, hint text)": "void",
     "check_worker(worker text)": "void",
     "expire(ids uuid[])": "integer",
-    "unpark(keys text[])": "void",
+    "unpark(keys text[], brief boolean)": "void",
     "begin_claim(worker text, claim_id uuid)": "boolean",
     "lease_seconds_v1(kind text)": "double precision",
     "sweep_v1(max integer)": "integer",

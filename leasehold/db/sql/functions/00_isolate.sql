@@ -45,7 +45,7 @@ begin
   if not found then
     return false;
   end if;
-  perform end_job(before, 'set_aside', why, 'lease_expired');
+  perform end_job(before, 'set_aside', why, 'lease_expired', true);
   raise log 'leasehold: job % was set aside: %', set_aside.id, why;
   perform notice_failures(array[set_aside.id]);
   return true;

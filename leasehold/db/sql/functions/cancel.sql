@@ -3,8 +3,8 @@
 -- Errors: LH002 job_unknown.
 
 -- End a job, which the caller has locked, from outside of its attempt, for cancel and set_aside. If it runs, the attempt is recorded with
--- this outcome.
-create or replace function end_job(before jobs, reason text, detail text, outcome text) returns void language plpgsql as $$
+-- this outcome. `brief` as in unpark_ended; a caller for whom it is true waits for no key.
+create or replace function end_job(before jobs, reason text, detail text, outcome text, brief boolean) returns void language plpgsql as $$
 declare
   at constant timestamptz := clock();
   ran constant boolean := before.state = 'running';
@@ -19,10 +19,14 @@ begin
   set state = 'dead', reason = end_job.reason, reason_detail = detail, finished_at = at, updated_at = at, parked = false,
       is_current = false, lease_owner = null, lease_expires_at = null, retry_count = j.retry_count + (ran and expired)::integer
   where j.id = before.id and j.state in ('created', 'queued', 'retry', 'running');
-  -- A waiting job has kept others parked only if it could have run next.
-  if before.exclusive_key is not null and (ran or before.state = 'queued' and not before.parked and not exists (
-      select from jobs j where j.exclusive_key = before.exclusive_key and j.is_current and j.state is not distinct from 'running'))
-  then
+  if before.exclusive_key is not null and ran then
+    perform unpark_ended(array[before.exclusive_key], not brief, brief);
+  -- Else it has kept others parked only if it could have run next. They could run before the caller's transaction ends, but for its
+  -- locks: upkeep puts them back.
+  elsif before.exclusive_key is not null and before.state = 'queued' and not before.parked and not exists (
+      select from jobs j where j.exclusive_key = before.exclusive_key and j.is_current and j.state is not distinct from 'running')
+    and (exists (select from jobs j where j.exclusive_key = before.exclusive_key and j.state = 'queued' and j.parked)
+      or exists (select from key_limits(array[before.exclusive_key]))) then
     perform unpark_at_commit(array[before.exclusive_key]);
   end if;
 end $$;
@@ -38,7 +42,7 @@ begin
   if before.state in ('success', 'dead') then
     return before.reason is not distinct from 'cancelled' and before.state = 'dead';
   end if;
-  perform end_job(before, 'cancelled', shortened(why, 1000), 'cancelled');
+  perform end_job(before, 'cancelled', shortened(why, 1000), 'cancelled', false);
   if before.state = 'running' then
     perform announce_room(array[before.id]) where exists (select from limits);
     perform announce(array['@cancel:' || before.id]);

@@ -58,6 +58,6 @@ declare
 begin
   perform require(claim_id is not null, 'claim_id is null', 'the claim that took the job has it');
   select s.done, s.keys into done, keys from succeed(worker, array[id], array[attempt], array[result], array[claim_id]) s;
-  perform unpark_at_commit(keys) where keys is not null;
+  perform unpark_ended(keys, patient => true, brief => false);
   return done <> '{}';
 end $$;

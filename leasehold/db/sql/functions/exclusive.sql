@@ -76,7 +76,9 @@ end $$;
 -- holds; false if the caller holds limits or must not wait. At most 500 keys at once: each takes a place in the
 -- server's lock table until the commit, and that has some 8,000 with stock settings. The other keys are noted in unpark_later, and a
 -- patient caller wakes the upkeep of the workers for them; upkeep itself, which is not patient, knows when to check again.
-create or replace function unpark_ended(keys text[], patient boolean) returns void language plpgsql as $$
+-- `brief`: the transaction ends soon. One that may stay open (complete_in, cancel) puts back jobs of these keys only, which cannot run
+-- before it ends; jobs of other keys under the same limits would stay locked, and are left to upkeep.
+create or replace function unpark_ended(keys text[], patient boolean, brief boolean default true) returns void language plpgsql as $$
 declare
   open_keys text[];
   later text[];   -- in use by a claim at this moment
@@ -101,7 +103,7 @@ begin
     end;
   end if;
   if open_keys is not null then
-    perform unpark(open_keys);
+    perform unpark(open_keys, brief);
   end if;
   later := later || beyond;
   if later is not null then
@@ -109,8 +111,7 @@ begin
   end if;
 end $$;
 
--- Note keys for upkeep, which puts their parked jobs back after the commit, and wake it. complete_in and cancel do only this: their
--- transaction may stay open for long, and would keep what it put back locked until it ends.
+-- Note keys for upkeep, which puts their parked jobs back after the commit, and wake it.
 create or replace function unpark_at_commit(keys text[], wake boolean default true) returns void language plpgsql as $$
 begin
   insert into unpark_later (exclusive_key) select unnest(keys);
@@ -119,7 +120,7 @@ end $$;
 
 -- Put the best parked job of each key back among the runnable ones: of each queue and kind, because there may be no worker for the
 -- best of all.
-create or replace function unpark(keys text[]) returns void language plpgsql as $$
+create or replace function unpark(keys text[], brief boolean) returns void language plpgsql as $$
 declare
   queues text[];
 begin
@@ -145,11 +146,15 @@ begin
     update jobs j set parked = false from best where j.id = best.id returning j.queue)
   select array_agg(distinct f.queue) into queues from freed f;
   perform announce(queues);
-  -- At least one is put back for each limit of the keys: concurrent ends do not see each other, and each of them counts the other's
-  -- job as running.
-  perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)))
-  from limits l
-  where l.scope = 'key' and l.max_running > 0 and l.name = any(array(select k.name from key_limits(keys) k));
+  if brief then
+    -- At least one is put back for each limit of the keys: concurrent ends do not see each other, and each of them counts the
+    -- other's job as running.
+    perform unpark_under(l.name, greatest(1, l.max_running - running_under(l)))
+    from limits l
+    where l.scope = 'key' and l.max_running > 0 and l.name = any(array(select k.name from key_limits(keys) k));
+  elsif exists (select from key_limits(keys)) then
+    perform unpark_at_commit(keys);
+  end if;
   -- A parked job that another session is writing cannot be put back, and that session may roll back and do nothing for
   -- it. And an old snapshot does not see what was parked after it.
   insert into unpark_later (exclusive_key)
@@ -164,21 +169,27 @@ end $$;
 -- calls it once a minute, for the first 5000 keys that have parked jobs.
 create or replace function unpark_behind_locked() returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  key text := '';
+  stuck text[] := '{}';
 begin
-  perform unpark_ended(array(
-    with recursive waiting(key, nth) as (
-      select min(j.exclusive_key), 1 from jobs j where j.exclusive_key is not null and j.state = 'queued' and j.parked
-      union all
-      select (select min(j.exclusive_key) from jobs j
-              where j.exclusive_key is not null and j.state = 'queued' and j.parked and j.exclusive_key > w.key), w.nth + 1
-      from waiting w where w.key is not null and w.nth < 5000)
-    select w.key from waiting w
-    where exists (select from jobs j where j.exclusive_key = w.key and j.state is not distinct from 'queued'
-        and j.parked is distinct from true and under_way(j.xmax))
-      and not exists (select from jobs j where j.exclusive_key = w.key and j.state is not distinct from 'queued'
-        and j.parked is distinct from true and not under_way(j.xmax))
-      and not exists (select from jobs j where j.exclusive_key = w.key and j.is_current
-        and j.state is not distinct from 'running')), false);
+  -- In a subtransaction: a job that turns out to be free is locked for a moment only.
+  begin
+    for n in 1..5000 loop
+      key := (select min(j.exclusive_key) from jobs j where j.exclusive_key > key and j.state = 'queued' and j.parked);
+      exit when key is null;
+      continue when exists (select from jobs j where j.exclusive_key = key and j.is_current and j.state is not distinct from 'running')
+        or exists (select from jobs j where j.exclusive_key = key and j.state is not distinct from 'queued'
+          and j.parked is distinct from true and j.xmax = '0');  -- no session has ever locked this version of the row
+      perform from jobs j where j.exclusive_key = key and j.state is not distinct from 'queued' and j.parked is distinct from true
+      limit 1 for no key update skip locked;
+      stuck := stuck || case when not found then array[key] end;
+    end loop;
+    raise lock_not_available;
+  exception when lock_not_available then
+    null;
+  end;
+  perform unpark_ended(stuck, false);
 end $$;
 
 -- Try again for the keys that were noted in unpark_later. promote calls it.

@@ -11,11 +11,16 @@ begin
   end if;
   -- An error there must not stop the sweep.
   begin
-    perform unpark_behind_locked() where not sampled;
     perform sample_flow(at);
     perform canary_step();
   exception when others then
-    raise log 'leasehold: upkeep without samples, canaries and locked keys: % (%)', sqlerrm, sqlstate;
+    raise log 'leasehold: upkeep without samples and canaries: % (%)', sqlerrm, sqlstate;
+  end;
+  begin
+    -- Of many workers, the one that has taken the sample.
+    perform unpark_behind_locked() where not sampled and exists (select from flow f where f.at = moment_of(errands.at, 60));
+  exception when others then
+    raise log 'leasehold: upkeep without the keys of locked jobs: % (%)', sqlerrm, sqlstate;
   end;
 end $$;
 
