@@ -10,10 +10,7 @@ from leasehold.config import Settings
 from leasehold.db.database import Database
 from leasehold.db.store import Names
 
-_SECONDS = 2.0
-"""How long a person who has pressed TAB waits for the database."""
 _APP = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:leasehold\.)?App\(", re.MULTILINE)
-_LARGEST = 1 << 20
 
 
 def kinds(incomplete: str) -> list[str]:
@@ -42,7 +39,7 @@ def apps(incomplete: str) -> list[str]:
     here, found = Path.cwd(), []
     for file in (*here.glob("*.py"), *here.glob("*/*.py")):
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            if file.stat().st_size <= _LARGEST and (match := _APP.search(file.read_text())):
+            if file.stat().st_size <= 1 << 20 and (match := _APP.search(file.read_text())):
                 parts = file.relative_to(here).with_suffix("").parts
                 module = parts[:-1] if parts[-1] == "__init__" else parts
                 if module and all(part.isidentifier() for part in module):
@@ -58,7 +55,7 @@ def _names() -> Names:
         # The embedded server is not started for a name.
         if settings.dsn is not None or EmbeddedServer(home=settings.home).is_running:
             with located(settings, say=lambda _: None, migrated=False) as dsn:
-                database = Database(dsn, schema=settings.schema, prepare=False, wait=_SECONDS)
+                database = Database(dsn, schema=settings.schema, prepare=False, wait=2.0)  # TAB was pressed
                 with contextlib.closing(database):
                     return database.run(database.store.names())
     return Names([], [])

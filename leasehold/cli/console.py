@@ -31,8 +31,6 @@ from leasehold.errors import ConfigError
 _IDS: Final = frozenset({"id", "last job"})
 """Columns of ids, which are not broken into lines, so that they can be copied."""
 _GAP: Final = 2
-_NARROW: Final = 12
-"""The width to which a column may be narrowed; longer cells are broken into lines."""
 _API_NAMES: Final = {"id": "job_id", "kind": "job_type"}
 
 
@@ -144,7 +142,8 @@ def _without_room(columns: Sequence[str], rows: list[list[str]], less: Sequence[
     widths = {}
     for place, name in enumerate(columns):
         widest = max((cell_len(row[place]) for row in rows), default=0)
-        widths[name] = max(len(name), widest if name in _IDS else min(widest, _NARROW)) + _GAP
+        # A column may be narrowed to 12: longer cells are broken into lines.
+        widths[name] = max(len(name), widest if name in _IDS else min(widest, 12)) + _GAP
     gone = 0
     while gone < len(less) and sum(widths.values()) - _GAP > width:
         widths.pop(less[gone])

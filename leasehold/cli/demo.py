@@ -33,16 +33,9 @@ from leasehold.supervise.report_targets import SupervisorPipe
 
 commands = Commands(name="demo", help="Traffic, failures, workers that are killed, and no job lost.")
 
-SCHEMA = "leasehold_demo"
-"""Of the demo on a server that is not the embedded one, whose other schemas are left alone."""
 _APP = "leasehold.demo.tasks:app"
 _GRACE = 3
 """Seconds that running jobs get when the demo ends."""
-_ABSENT = 3.0
-"""Seconds until a killed worker is replaced: time to see that the others go on."""
-_TICK = 0.5
-_VERIFY_EVERY = 3.0
-_LINE_EVERY = 2.0
 
 
 @commands.callback(invoke_without_command=True)
@@ -71,7 +64,7 @@ def run(
     if (other := Controls(settings.home).running()) is not None:
         raise ConfigError(f"a demo runs here already, as process {other.pid}, on {other.url}", hint="end it first")
     if settings.dsn and not (schema or os.environ.get("LEASEHOLD_SCHEMA")):
-        settings = Settings.from_env(dsn=dsn, schema=SCHEMA)
+        settings = Settings.from_env(dsn=dsn, schema="leasehold_demo")  # the other schemas of the server are left alone
     place = port or free_port(PORT)
     with located(settings, say=say) as where:
         if settings.dsn:
@@ -121,7 +114,8 @@ class DemoScreen:
         self._controls = Controls(home)
         self.url = f"http://127.0.0.1:{port}/dashboard/"
         arguments = ["worker", _APP, "--slots", str(slots), "--grace", str(_GRACE)]
-        self._workers = [Part("worker", arguments, on_death=self._announce, pause=_ABSENT) for _ in range(workers)]
+        # Three seconds until a killed worker is replaced: time to see that the others go on.
+        self._workers = [Part("worker", arguments, on_death=self._announce, pause=3.0) for _ in range(workers)]
         self._parts = [*self._workers, Part("API server", ["demo", "serve", str(port)], on_death=self._announce)]
         self._ledger = Ledger()
         self._orphans: set[UUID] = set()
@@ -178,7 +172,7 @@ class DemoScreen:
                 try:
                     seen = await asyncio.to_thread(take_snapshot, database)
                     await self._ledger.query(database)
-                    if time.monotonic() - verified >= _VERIFY_EVERY:
+                    if time.monotonic() - verified >= 3.0:
                         verified = time.monotonic()
                         laws = await database.arun(database.store.verify())
                         self._broken = {law.name: law.violations for law in laws if not law.ok}
@@ -188,10 +182,10 @@ class DemoScreen:
                     self._note(seen)
                     if self._live is not None:
                         self._draw(self._live, seen)
-                if self._live is None and time.monotonic() - spoken >= _LINE_EVERY:
+                if self._live is None and time.monotonic() - spoken >= 2.0:
                     spoken = time.monotonic()
                     say(self._line())
-                await asyncio.sleep(_TICK)
+                await asyncio.sleep(0.5)
 
     def _note(self, seen: Snapshot) -> None:
         """Record which jobs lost their worker, and which of these run elsewhere now."""

@@ -28,10 +28,6 @@ Most = Annotated[int, Option("--max", min=1, max=10_000_000, help="With a filter
 _BATCH = 500
 _COUNTED = 10_000
 """A dry run counts no further."""
-_PER_QUERY = 200
-"""Jobs that a query of `tail` reads."""
-_REMEMBERED = 20_000
-"""Jobs whose last known state `tail` remembers, to find what is new about them."""
 _QUERIES: tuple[str | None, ...] = (None, "running", "retry", "success", "dead")
 """What `tail` reads: the latest created, and the latest of these states."""
 
@@ -148,7 +144,7 @@ def _changed(op: Session, wanted: dict[str, Any], seen: OrderedDict[UUID, tuple[
     """Query the jobs and return those that have changed since, in the order of their changes."""
     states = [state for state in _QUERIES if state is None or state in wanted.get("state", _QUERIES)]
     filters = [wanted if state is None else wanted | {"state": [state]} for state in states]
-    found = [job for narrow in filters for job in op.run(jobs.listed, narrow, None, _PER_QUERY).jobs]
+    found = [job for narrow in filters for job in op.run(jobs.listed, narrow, None, 200).jobs]
     latest = {job.id: job for job in sorted(found, key=lambda job: job.updated_at)}
     new = []
     for job in latest.values():
@@ -158,7 +154,7 @@ def _changed(op: Session, wanted: dict[str, Any], seen: OrderedDict[UUID, tuple[
             new.append(job)
         seen[job.id] = mark
         seen.move_to_end(job.id)
-    while len(seen) > _REMEMBERED:
+    while len(seen) > 20_000:  # jobs whose last known state is remembered
         seen.popitem(last=False)
     return sorted(new, key=lambda job: (job.updated_at, str(job.id)))
 

@@ -16,12 +16,8 @@ from leasehold._aio import cancel
 from leasehold.errors import ConfigError
 from leasehold.supervise.report_targets import SupervisorPipe
 
-_KEPT = 40
-"""Lines of the last output of a process that are shown when it dies."""
 _LONGEST = 10_000
 """Bytes of a line that are shown and kept. A longer one is cut into pieces, so that reading never stops."""
-_LAST_OUTPUT = 1.0
-"""Seconds for reading the output after a process has ended; a fork of it may hold its standard error open."""
 
 
 @dataclass(eq=False)
@@ -31,18 +27,15 @@ class Part:
     what: str
     arguments: list[str]
     on_death: Callable[[str], None]
-    on_line: Callable[[str], None] | None = None
-    """Called with each line that it prints or logs."""
+    on_line: Callable[[str], None] | None = None  # called with each line that it prints or logs
     env: Mapping[str, str] = field(default_factory=dict)
-    pause: float = 0.5
-    """Seconds until another is started."""
+    pause: float = 0.5  # seconds until another is started
     deaths: int = 0
-    kills: int = 0
-    """How often it died by SIGKILL."""
+    kills: int = 0  # deaths by SIGKILL
     news: str = ""
     _process: Process | None = None
     _pipe: int | None = None
-    _output: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _output: deque[str] = field(default_factory=lambda: deque(maxlen=40))  # lines that are shown when it dies
     _replacing: bool = False
 
     @property
@@ -110,7 +103,7 @@ class Part:
         reading = asyncio.create_task(self._read(process))
         try:
             code = await process.wait()
-            await asyncio.wait([reading], timeout=_LAST_OUTPUT)
+            await asyncio.wait([reading], timeout=1.0)  # a fork may hold its standard error open
             return code
         finally:
             reading.cancel()

@@ -22,9 +22,6 @@ from leasehold.http.settings import ApiSettings
 from leasehold.supervise.report_targets import SupervisorPipe
 from leasehold.web.visit import DemoControls
 
-_BEAT = 1.0
-"""Seconds between two reports to the supervisor."""
-
 
 class _Server(uvicorn.Server):
     """Ends long polls and event streams when it has to stop, instead of waiting for them."""
@@ -81,4 +78,4 @@ async def _beat(server: _Server, pipe: SupervisorPipe | None) -> None:
         if not pipe.send(report | {"state": "working" if server.started else "starting"}):
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        await asyncio.sleep(_BEAT if server.started else 0.05)
+        await asyncio.sleep(1.0 if server.started else 0.05)

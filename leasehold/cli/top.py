@@ -19,8 +19,6 @@ from leasehold.db.database import Database
 from leasehold.db.store import ErrorGroup, JobRow, Rate, WorkerRow
 from leasehold.errors import DatabaseUnavailable
 
-_RUNNING = 500
-"""Running jobs that a snapshot reads."""
 _OUTLOOKS = {"growing": "bold red", "unserved": "bold red", "blocked": "red", "waiting": "yellow", "paused": "yellow"}
 
 
@@ -88,7 +86,7 @@ def _as_json(seen: Snapshot) -> dict[str, Any]:
 def take_snapshot(database: Database) -> Snapshot:
     """Read the state: a handful of calls, each of bounded cost."""
     store = database.store
-    running = database.run(store.list_jobs({"state": ["running"]}, count=_RUNNING)).jobs
+    running = database.run(store.list_jobs({"state": ["running"]}, count=500)).jobs
     owners = {job.lease_owner for job in running}
     return Snapshot(
         figures=database.run(store.stats()),

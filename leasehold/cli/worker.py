@@ -35,16 +35,9 @@ from leasehold.worker.options import parse_queues
 
 logger = logger_of(__name__)
 
-_NO_TASKS = "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported"
-_PATIENCE = 75.0
-"""Seconds beyond the grace period for the end of a worker without a second signal: shutdown hooks may take long."""
 _CHECK = "the start of the worker"
-_LOOP_STOPPED = "Event loop stopped before Future completed."
-"""What asyncio and uvloop say when a task has stopped the event loop."""
 _LAST_STEPS = 15.0
 """Seconds beyond the grace period after which a worker that has died or stopped ends, wherever it is."""
-_OWN_ENDS = ("(_do_shutdown)", ".shutdown_default_executor")
-"""The thread and the coroutine with which an event loop waits for the threads of its executor."""
 _LAST_SECONDS = 5.0
 """After which a worker process that has nothing more to do ends, whatever a task still does."""
 
@@ -140,7 +133,8 @@ def command(  # noqa: PLR0913 (each is an option)
     limit = memory_limit << 20 if memory_limit is not None else None
     loaded = running.load_app(app)
     if not loaded.tasks:
-        logger.warning(_NO_TASKS, app)
+        text = "%s has no tasks, so nothing will be run; of a package the modules called tasks are imported"
+        logger.warning(text, app)
     begun = threading.Event()
     serving = serve(loaded, options, pipe=pipe, systemd=systemd, health=health, memory_limit=limit, begun=begun.set)
     code = _to_the_end(serving, begun)
@@ -152,8 +146,8 @@ def _to_the_end(serving: Coroutine[Any, Any, int], begun: threading.Event) -> in
     try:
         return running.run_async(serving)
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as end:
-        if isinstance(end, RuntimeError) and str(end) != _LOOP_STOPPED:
-            raise  # of ours, or of a library
+        if isinstance(end, RuntimeError) and str(end) != "Event loop stopped before Future completed.":
+            raise  # of ours, or of a library: asyncio and uvloop say that when a task has stopped the event loop
         if isinstance(end, KeyboardInterrupt) and not begun.is_set():
             raise  # Ctrl-C before the worker's own handlers were there
         logger.critical("the event loop of this worker has ended, so the worker ends; its leases run out", exc_info=end)
@@ -186,12 +180,9 @@ async def serve(
     systemd: Systemd,
     health: HealthFile | None,
     memory_limit: int | None,
-    begun: Callable[[], None],
+    begun: Callable[[], None],  # called when signals are handled
 ) -> int:
-    """Run a worker until it has stopped and return the exit code: RETIRED if it wants to be replaced.
-
-    `begun` is called when signals are handled.
-    """
+    """Run a worker until it has stopped and return the exit code: RETIRED if it wants to be replaced."""
     worker = Worker(app, options, may_retire=pipe.may_retire if pipe is not None else lambda: True)
     await _until_checked((await app.adatabase()).dsn, worker, health)
     if memory_limit is not None:
@@ -204,7 +195,8 @@ async def serve(
     again = partial(loop.call_soon_threadsafe, worker.stop)
     reports = status_reported(worker, pipe=pipe, systemd=systemd, health=health, memory_limit=memory_limit)
     try:
-        with Signals(stop, again, patience=options.grace + _PATIENCE, main=loop.call_soon_threadsafe):
+        # Without a second signal there are 75 s beyond the grace period: shutdown hooks may take long.
+        with Signals(stop, again, patience=options.grace + 75.0, main=loop.call_soon_threadsafe):
             if (this := asyncio.current_task()) is not None and this.cancelling():
                 raise KeyboardInterrupt  # Ctrl-C just before: asyncio has yet to deliver it
             begun()
@@ -234,7 +226,8 @@ def _log_left_behind(loop: asyncio.AbstractEventLoop) -> None:
         f"asyncio task {getattr(one.get_coro(), '__qualname__', '') or one.get_name()}"
         for one in asyncio.all_tasks(loop)
     ]
-    left = [one for one in left if not one.endswith(_OWN_ENDS)]
+    # Without the thread and the coroutine with which an event loop waits for the threads of its executor.
+    left = [one for one in left if not one.endswith(("(_do_shutdown)", ".shutdown_default_executor"))]
     text = "this process ends now, though tasks have left behind what does not end: %s"
     logger.warning(text, log_lines.names(left) or "an exit hook")
 

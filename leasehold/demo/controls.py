@@ -10,9 +10,6 @@ from typing import Any
 
 from leasehold.errors import ConfigError, LeaseholdError
 
-FILE = "demo.json"
-"""Its name, in LEASEHOLD_HOME."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWorker:
@@ -41,7 +38,7 @@ class Controls:
     """Reads and writes the file, for the dashboard's button and `leasehold demo kill`."""
 
     def __init__(self, home: Path) -> None:
-        self.path = home.absolute() / FILE
+        self.path = home.absolute() / "demo.json"
 
     def write(self, standing: Standing) -> None:
         """Put the file in place, whole."""
