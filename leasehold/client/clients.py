@@ -21,11 +21,6 @@ from leasehold.version import __version__
 P = ParamSpec("P")
 T = TypeVar("T")
 
-POLL = 20.0
-"""Seconds that one long poll is held by the server."""
-GRACE = 2.0
-"""Seconds for the response to the last poll to arrive."""
-
 _JSON = (("Content-Type", "application/json"),)
 
 
@@ -84,8 +79,8 @@ class _BaseClient:
         deadline = clock() + (math.inf if timeout is None else timeout)
         while True:
             left = max(deadline - clock(), 0.0)
-            held = float(round(min(POLL, left)))  # the server counts whole seconds
-            limit = min(self._session.timeout + held, left + GRACE)
+            held = float(round(min(20.0, left)))  # one long poll; the server counts whole seconds
+            limit = min(self._session.timeout + held, left + 2.0)  # for the response to the last poll to arrive
             try:
                 data = await self._json(_of_job("GET", job_id, what, held=held), limit)
                 if what == "/result" or JobView.read(data).finished:

@@ -3,16 +3,12 @@
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final
 from urllib.parse import quote
 from uuid import UUID
 
 from leasehold.client.exchange import HttpSession
 from leasehold.client.problems import NoAnswer, Reply, Request
 from leasehold.client.views import JobView, decode
-
-SILENCE: Final = 45.0
-"""Seconds without a line after which the connection counts as lost: three keep-alive comments of the server."""
 
 
 class Parser:
@@ -57,7 +53,8 @@ async def events(session: HttpSession, job_id: str | UUID) -> AsyncGenerator[Job
         request = replace(plain, headers=plain.headers + last)
         parser.restart()
         reply: Reply = NoAnswer(error=ConnectionError("the stream of events ended early"), sent=True)
-        async with aclosing(session.wire.lines(request, SILENCE)) as received:
+        # Without a line for as long as three keep-alive comments of the server, the connection counts as lost.
+        async with aclosing(session.wire.lines(request, 45.0)) as received:
             async for item in received:
                 if isinstance(item, str):
                     failures, heard = 0, session.clock()

@@ -23,9 +23,6 @@ T = TypeVar("T")
 
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _OUR_MISTAKE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.TooManyRedirects)
-_AWAY: Final = frozenset({502, 503, 504})
-_FIRST: Final = 0.1
-_LONGEST: Final = 5.0
 
 
 class Wire:
@@ -151,14 +148,14 @@ def _before_next(request: Request, reply: Reply, tries: int, chance: float) -> f
     if isinstance(reply, NoAnswer):
         return backoff(tries, chance) if request.repeatable or not reply.sent else None
     # 429: refused before anything was done, whatever the request.
-    if reply.status == 429 or (reply.status in _AWAY and request.repeatable):
+    if reply.status == 429 or (reply.status in {502, 503, 504} and request.repeatable):
         return _asked_for(reply) + backoff(tries, chance)
     return None
 
 
 def backoff(tries: int, chance: float) -> float:
     """Return a random time up to a bound that doubles, so that many clients do not come back together."""
-    return min(_LONGEST, _FIRST * 2.0 ** min(tries - 1, 16)) * chance
+    return min(5.0, 0.1 * 2.0 ** min(tries - 1, 16)) * chance
 
 
 def _asked_for(answer: Response) -> float:

@@ -29,9 +29,6 @@ from leasehold.tokens import TokenText, parse_token
 
 _MOST_REMEMBERED: Final = 10_000
 
-_FORWARDED: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
-"""Headers of a request that a proxy has passed on."""
-
 
 def check_host(scope: Scope) -> None:
     """Refuse, where no token is needed, requests that do not come from this machine: those that a proxy passed on, and
@@ -39,7 +36,7 @@ def check_host(scope: Scope) -> None:
     """
     host = b""
     for name, value in scope["headers"]:
-        if name in _FORWARDED:
+        if name in {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}:
             shown = name.decode("latin-1")
             raise Problem("forbidden", f"a proxy passed this on ({shown}): make a token, `leasehold tokens create`")
         if name == b"host":

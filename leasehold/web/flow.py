@@ -8,9 +8,6 @@ from leasehold.db.store import QueueRow, Rate
 from leasehold.operate import queues
 from leasehold.web.visit import Visit
 
-OLD: Final = 60.0
-"""Seconds after which a job that could run counts as waiting for long."""
-
 _TONES: Final = {"empty": "idle", "steady": "good", "clearing": "good", "growing": "bad", "unserved": "bad"}
 """Of the outlooks; all others need attention, but are not urgent."""
 
@@ -21,10 +18,8 @@ class QueueFacts:
 
     row: QueueRow
     rate: Rate | None
-    """How fast it fills and empties; None: not known."""
     oldest_age: float | None
     outlook: str
-    """Whether it drains, in words."""
     tone: str
     """`good`, `warn`, `bad` or `idle`."""
 
@@ -46,6 +41,6 @@ def _joined(row: QueueRow, rate: Rate | None, visit: Visit) -> QueueFacts:
         outlook, tone = rate.drain.words, _TONES.get(rate.drain.outlook, "warn")
     if tone == "idle" and row.running:
         tone = "good"
-    if tone == "good" and oldest is not None and oldest > OLD:
+    if tone == "good" and oldest is not None and oldest > 60.0:  # one that could run waits for long
         tone = "warn"
     return QueueFacts(row=row, rate=rate, oldest_age=oldest, outlook=outlook, tone=tone)
