@@ -5,17 +5,8 @@ from typing import Literal
 
 Outlook = Literal["empty", "paused", "unserved", "blocked", "steady", "clearing", "growing", "waiting"]
 
-_YOUNG = 10.0
-"""Seconds of work that may wait in a queue that keeps up."""
-
 _PATIENCE = 60.0
 """Seconds that the oldest job may wait, and seconds of output that may be ready, before a backlog counts as growing."""
-
-_FEW = 20
-"""Jobs that may be ready for that long, where little or nothing has finished yet."""
-
-_NOTICEABLE = 0.05
-"""Of the traffic: a difference between in and out below this is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +47,11 @@ def drain_outlook(  # noqa: PLR0911 (a table)
         return DrainOutlook(outlook="blocked", words="limited to 0, nothing starts")
     net = out_rate - in_rate
     young = oldest is not None and oldest <= _PATIENCE
-    if net <= 0 and young and not capped and ready <= max(_FEW, out_rate * _PATIENCE):
+    # 20 jobs may be ready for that long, where little or nothing has finished yet.
+    if net <= 0 and young and not capped and ready <= max(20, out_rate * _PATIENCE):
         return DrainOutlook(outlook="steady", words="steady")
-    if abs(net) <= _NOTICEABLE * max(in_rate, out_rate) or (ready <= out_rate * _YOUNG and not capped):
+    # A twentieth of the traffic is no difference, and ten seconds of work may wait in a queue that keeps up.
+    if abs(net) <= 0.05 * max(in_rate, out_rate) or (ready <= out_rate * 10.0 and not capped):
         if not out_rate:
             return DrainOutlook(outlook="waiting", words=f"{number} waiting, none finished in the last minute")
         return DrainOutlook(outlook="steady", words="steady")

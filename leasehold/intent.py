@@ -17,14 +17,6 @@ from leasehold.errors import InvalidJob
 SHOWN = 80
 """Characters of a refused value in the message that refuses it."""
 
-FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)
-LAST_MOMENT = datetime(9999, 12, 30, tzinfo=UTC)
-"""Between these a time can be read in every time zone."""
-LONGEST_DELAY = timedelta(days=365_000)
-
-SCHEDULED = "schedule:"
-"""How the idempotency keys of jobs that schedules make begin."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFields:
@@ -232,9 +224,10 @@ def check_run_after(when: object) -> None:
     match when:
         case datetime() if when.utcoffset() is None:
             raise ValueError(f"run_after {when} has no time zone; use datetime.now(UTC) + ...")
-        case timedelta() if abs(when.days) > LONGEST_DELAY.days:
+        case timedelta() if abs(when.days) > 365_000:
             raise ValueError(f"run_after {when} is beyond the calendar")
-        case datetime() if not FIRST_MOMENT <= when <= LAST_MOMENT:
+        # Between these a time can be read in every time zone.
+        case datetime() if not datetime(1, 1, 2, tzinfo=UTC) <= when <= datetime(9999, 12, 30, tzinfo=UTC):
             raise ValueError(f"run_after {when} is beyond the calendar")
         case None | datetime() | timedelta():
             pass
@@ -244,7 +237,9 @@ def check_run_after(when: object) -> None:
 
 def _check_key(what: str, key: object) -> None:
     _check_text(what, key, MAX_KEY_BYTES)
-    if what == "idempotency_key" and str(key).startswith(SCHEDULED):  # it would keep a schedule from recording its job
+    if what == "idempotency_key" and str(key).startswith(
+        "schedule:"
+    ):  # it would keep a schedule from recording its job
         raise ValueError(f"idempotency_key {repr_of(key, SHOWN)} begins as those of schedules' jobs do")
 
 

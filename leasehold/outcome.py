@@ -9,9 +9,7 @@ from typing import Final, Self, TypeAlias
 from leasehold._texts import MAX_CLASS, MAX_MESSAGE, MAX_TRACEBACK, text_of
 from leasehold.durations import seconds
 
-_OWN_FRAMES: Final = ("leasehold.worker", "leasehold.telemetry")
 _MAX_EXCEPTIONS: Final = 100
-_SHOWN_EXCEPTIONS: Final = 10
 
 
 class Signal(Exception):
@@ -171,7 +169,7 @@ def _shortened(error: BaseException, own: TracebackType | None) -> str:
     """Return the error and the nearest of its causes, the error last; nothing that belongs to a group."""
     texts: list[str] = []
     one: BaseException | None = error
-    while one is not None and len(texts) < _SHOWN_EXCEPTIONS:
+    while one is not None and len(texts) < 10:
         frames = "".join(traceback.format_tb(own if one is error else one.__traceback__))
         texts.append(f"Traceback (most recent call last):\n{frames}{_class_name(one)}: {text_of(one, MAX_MESSAGE)}\n")
         one = one.__cause__ or one.__context__
@@ -184,7 +182,7 @@ def _without_own_frames(top: TracebackType | None) -> TracebackType | None:
     below = top
     while below is not None:
         name = str(below.tb_frame.f_globals.get("__name__", ""))
-        if not any(name == own or name.startswith(f"{own}.") for own in _OWN_FRAMES):
+        if not any(name == own or name.startswith(f"{own}.") for own in ("leasehold.worker", "leasehold.telemetry")):
             return below
         below = below.tb_next
     return top

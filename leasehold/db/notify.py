@@ -60,9 +60,6 @@ PAUSE = 0.005
 LONGEST_PAUSE = 1.0
 """Each transaction that took long doubles the pause, up to this many seconds; the first that did not ends it."""
 
-SLOW = 0.005
-"""Seconds beyond twice the usual time: a transaction that took so long has waited for others that notify."""
-
 GATHER = 0.008
 """Seconds after a notification in which others are gathered. Longer than PAUSE: in a stream of jobs the next
 transaction notifies for them."""
@@ -73,7 +70,6 @@ _EXIT_PATIENCE = 0.5
 _PATIENCE = 5.0
 """Seconds for a new connection, and for the answer to LISTEN."""
 
-_AGAIN_WHEN_WELL = 180.0
 _AGAIN_WHEN_NOT = 10.0
 
 
@@ -133,7 +129,8 @@ class Limiter:
         """Note a transaction that was to notify by itself; without names, one that failed."""
         with self._guard:
             # Comparable are transactions of one job: they take about as long as each other.
-            slow = names is None or (comparable and now - began > 2 * self._usual + SLOW)
+            # One that took 5 ms more than twice the usual time has waited for others that notify.
+            slow = names is None or (comparable and now - began > 2 * self._usual + 0.005)
             self._pause = min(2 * self._pause, LONGEST_PAUSE) if slow else PAUSE
             self._free_at = now + self._pause
             if names is None:
@@ -350,7 +347,7 @@ class Prober:
                 logger.info("notifications %s", "arrive" if arrived else "do not arrive: polling every second instead")
             known = arrived
             self._listener.arrives = arrived and self._listener.listening.is_set()
-            await aio.within(_AGAIN_WHEN_WELL if arrived else _AGAIN_WHEN_NOT, self._listener.renewed)
+            await aio.within(180.0 if arrived else _AGAIN_WHEN_NOT, self._listener.renewed)
 
     async def probe(self, within: float = 2.0) -> bool:
         """Send a notification, and return whether it arrives within so many seconds."""

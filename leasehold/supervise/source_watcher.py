@@ -8,8 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-_IGNORED = {"node_modules", "__pycache__"}
-
 
 class SourceWatcher:
     """The .py files under some folders."""
@@ -39,7 +37,7 @@ class SourceWatcher:
             if "pyvenv.cfg" in names:  # a virtual environment, whatever its name
                 folders.clear()
                 continue
-            folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
+            folders[:] = [name for name in folders if name[0] != "." and name not in {"node_modules", "__pycache__"}]
             for name in names:
                 if name.endswith(".py") and not name.startswith("."):
                     path = os.path.join(folder, name)  # noqa: PTH118 (half of the time of a scan)

@@ -33,9 +33,6 @@ from leasehold.worker.statistics import Statistician, Tally
 
 logger = logger_of(__name__)
 
-Death = tuple[str, BaseException | None]
-"""Which loop has ended, and of what."""
-
 _STUCK = 10.0
 """Seconds without an answer after which a part counts as stuck."""
 _NO_DESCRIPTOR = "no descriptor is free for a connection: tasks leave files or sockets open, or have lowered the limit"
@@ -62,8 +59,8 @@ class Loops:
         self.store, self.outage, self.links = database.store, Outage(), list[Link]()
         self._folder = JournalFolder(database.dsn, self.store.schema)
         self._tasks: list[asyncio.Task[None]] = []
-        self.death: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
-        """Done when a loop or the keeper has ended though it should not have."""
+        self.death: asyncio.Future[tuple[str, BaseException | None]] = asyncio.get_running_loop().create_future()
+        """Which loop has ended, though it should not have, and of what."""
         self._ending = self.closed = False
         self._reserve = reserve = Reserve(partial(self.death.get_loop().call_soon_threadsafe, retire, _NO_DESCRIPTOR))
         prepare, shortest = app.settings.prepare, min(task.options.lease for task in app.tasks.values())

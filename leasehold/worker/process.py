@@ -33,8 +33,6 @@ from leasehold.worker.surroundings import Surroundings
 
 logger = logger_of(__name__)
 
-_PROGRAM = "from leasehold.worker.process_main import main; main()"
-
 _START: Final = 60.0
 """Seconds for a process to start and to import the task; the task's own timeout counts from then on."""
 _RETIRE: Final = 10.0
@@ -150,7 +148,8 @@ class TaskProcess:
         ours.setblocking(False)
         theirs.setblocking(True)
         # Not -m: the package of the module imports the module first, of which Python warns, or it ends with an error.
-        command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
+        program = "from leasehold.worker.process_main import main; main()"
+        command = [sys.executable, "-P", "-c", program, str(theirs.fileno()), str(os.getpid())]
         try:
             # -P: nothing in the current directory may shadow what the child imports before it has the worker's path.
             self._process = subprocess.Popen(

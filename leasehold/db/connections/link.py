@@ -26,16 +26,14 @@ T = TypeVar("T")
 _LONGEST_PATIENCE = 10.0
 """Seconds for an answer, however long the leases are."""
 
-_RESERVED = 16
-"""Descriptors: five connections, and what opening them takes, as for names, passwords and certificates."""
-
 
 class Reserve:
     """Descriptors for a worker's own connections where tasks leave none free; `used` is called when they are freed."""
 
     def __init__(self, used: Callable[[], object]) -> None:
         self.used = used
-        self._held = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVED)]
+        # For five connections, and what opening them takes, as for names, passwords and certificates.
+        self._held = [os.open(os.devnull, os.O_RDONLY) for _ in range(16)]
 
     def free(self) -> bool:
         """Free them for other uses; return whether there were any."""

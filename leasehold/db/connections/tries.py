@@ -14,16 +14,7 @@ from leasehold.db.connections.link import Backoff
 from leasehold.db.sqlstates import certainly_undone, meaning_of, trouble_of
 from leasehold.errors import DatabaseUnavailable, LockTimeout
 
-_ROW: Final = re.compile(r"\(\d+,\d+\)")
-"""The place of a row in the context of an error: the call waited for that row's transaction."""
-
 _SHOWN: Final = 3
-
-_REMEMBERED: Final = 2.0
-"""Seconds after a try in which a key counts as in use: longer than the longest pause between two tries."""
-
-_MOST: Final = 10_000
-"""Keys that are remembered."""
 
 
 class Tries:
@@ -136,9 +127,9 @@ class BusyKeys:
             yield
             self._until.pop(key, None)
         except psycopg.errors.LockNotAvailable:
-            if len(self._until) >= _MOST:
+            if len(self._until) >= 10_000:
                 self._until.clear()
-            self._until[key] = monotonic() + _REMEMBERED
+            self._until[key] = monotonic() + 2.0  # longer than the longest pause between two tries
             raise
         finally:
             self._trying.discard(key)
@@ -148,4 +139,5 @@ def _waited_for_key(error: psycopg.Error) -> bool:
     """Return whether it waited for a transaction that uses the same key; not, for example, for a lock of the table."""
     if isinstance(error, KeyInUse):
         return True
-    return isinstance(error, psycopg.errors.LockNotAvailable) and bool(_ROW.search(error.diag.context or ""))
+    place = re.search(r"\(\d+,\d+\)", error.diag.context or "")  # of a row: it waited for that row's transaction
+    return isinstance(error, psycopg.errors.LockNotAvailable) and place is not None
