@@ -18,12 +18,9 @@ MAX_LEVEL: Final = 20  # of a line of log
 
 
 def text_of(value: object, limit: int) -> str:
-    """Return the value as text that PostgreSQL can store, at most `limit` characters. Never raises.
-
-    `__str__` is the task's own code and may raise anything, SystemExit included.
-    """
+    """Return the value as text that PostgreSQL can store, at most `limit` characters. Never raises."""
     try:
-        text = str(value)
+        text = str(value)  # the task's own code, which may raise anything, SystemExit included
         # By the methods of str itself: a class derived from it may have replaced them.
         length = str.__len__(text)
         head = str.__getitem__(text, slice(0, limit))

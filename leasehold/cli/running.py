@@ -46,10 +46,7 @@ def put_in_place(dsn: str | None, schema: str | None) -> None:
 
 
 def load_app(name: str) -> App:
-    """Import the app. Whatever the user's own module raises is the user's to see.
-
-    Of a package, its modules called `tasks` are imported too, and the app may be in one of them.
-    """
+    """Import the app. Whatever the user's own module raises is the user's to see."""
     module_name, _, attribute = name.partition(":")
     if not module_name:
         raise ConfigError(f"app {name!r} names no module", hint="write it as module:app")
@@ -61,6 +58,7 @@ def load_app(name: str) -> App:
     try:
         with importing(module_name):
             module = importlib.import_module(module_name)
+            # The modules called `tasks` of a package: the app may be in one of them.
             more = discover(module) if hasattr(module, "__path__") else []
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
@@ -105,14 +103,11 @@ def supervised(options: SupervisorOptions, systemd: Systemd) -> int:
 
 
 def end_within(seconds: float, code: int, last: Callable[[], object] = lambda: None) -> None:
-    """End this process with this exit code after these seconds, whatever still runs in it, unless it has ended.
-
-    `last` is called before, in a thread, and may take half a second.
-    """
+    """End this process with this exit code after these seconds, whatever still runs in it, unless it has ended."""
 
     def end() -> None:
         time.sleep(seconds)
-        within(_LAST_LINES, last)
+        within(_LAST_LINES, last)  # in a thread
         within(_LAST_LINES, flush)  # a thread that writes to a pipe which is not read holds the lock of its handler
         os._exit(code)
 

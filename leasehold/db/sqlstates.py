@@ -141,10 +141,8 @@ def _usual(code: str, message: str, invalid: type[InvalidArgument]) -> Leasehold
 
 
 def _is_full_queue(error: BaseException) -> bool:
-    """Whether a commit was refused because PostgreSQL has no room for its notifications.
-
-    Values that are too large have the same code, and the message may be translated: the source file shows which it is.
-    """
+    """Whether a commit was refused because PostgreSQL has no room for its notifications."""
+    # Values that are too large have the same code, and the message may be translated.
     diag: Any = getattr(error, "diag", error)
     file = getattr(diag, "source_file", None) or getattr(diag, "server_source_filename", None)
     return _code(error) == "54000" and str(file or "").endswith("async.c")

@@ -23,12 +23,9 @@ BEAT = 1.0
 @asynccontextmanager
 async def status_reported(
     worker: Worker, *, pipe: SupervisorPipe | None, systemd: Systemd, health: HealthFile | None,
-    memory_limit: int | None,
+    memory_limit: int | None,  # in bytes
 ) -> AsyncIterator[Callable[[], None]]:  # fmt: skip
-    """Report the worker's state while the block runs; yield what to call, in any thread, when its event loop stalls.
-
-    `memory_limit` is in bytes.
-    """
+    """Report the worker's state while the block runs; yield what to call, in any thread, when its event loop stalls."""
     reporter = _Reporter(worker, pipe, systemd, health)
     reporter.report_to_supervisor()  # loaded
     reporter.write_file()  # one that cannot be written is found out now

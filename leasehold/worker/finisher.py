@@ -146,10 +146,7 @@ class Finisher(Loop):
     # -- a batch
 
     async def _write(self, batch: list[Report]) -> None:
-        """Send until all is answered: only the database knows whether a lease still holds.
-
-        Only a worker that stops abandons reports by its own clock; then none of them is known to count.
-        """
+        """Send until all is answered: only the database knows whether a lease still holds."""
         await self._write_lines([report for report in batch if report[2]])
         backoff, began = Backoff(), monotonic()
         pending: list[Report] = batch
@@ -177,7 +174,7 @@ class Finisher(Loop):
     def _next_try(self, report: Report, error: LeaseholdError, refused_for: float) -> Report | None:
         """Return what to send for a report that was not accepted; None: nothing more."""
         job, outcome, lines = report
-        if self._stopping and not self._keeper.holds(job):
+        if self._stopping and not self._keeper.holds(job):  # by this worker's clock; whether it counts is not known
             return None
         if isinstance(error, DatabaseUnavailable):
             return report
@@ -254,13 +251,11 @@ class Finisher(Loop):
         self._note(reports, dict.fromkeys(ids, "queued"), completed)
 
     async def _completed(self, jobs: Sequence[ClaimedJob]) -> set[str]:
-        """Return which of these jobs, whose reports do not count, were completed by their tasks' own transactions.
-
-        The statement that is repeated here completes none: they are not this worker's any more.
-        """
+        """Return which of these jobs, whose reports do not count, were completed by their tasks' own transactions."""
         inside = [job for job in jobs if job.completes]
         if not inside:
             return set()
+        # Completes none: they are not this worker's any more.
         return await self._link.run(self._store.completed(self._worker_id, inside, [None] * len(inside)))
 
     def _note(self, reports: Sequence[Report], states: Mapping[str, str], completed: Collection[str]) -> None:

@@ -292,10 +292,7 @@ class Runner:
         attempt.end(lost=True, cancel=attempt.task.options.executor != "thread")
 
     async def drain(self, grace: float, grace_begun: asyncio.Event, hurry: asyncio.Event) -> int:
-        """Release waiting jobs now, and running ones `grace` seconds after `grace_begun` or when there is a hurry.
-
-        Return how many tasks do not end.
-        """
+        """Release waiting jobs now, running ones after the grace or in a hurry; return how many tasks do not end."""
         self._fill_slots()  # a job that was claimed for a free slot is started
         self._draining = True
         slots = self._slots

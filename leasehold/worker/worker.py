@@ -136,10 +136,8 @@ class Worker:
     async def run(
         self, *, died: Callable[[], object] = lambda: None, stalled: Callable[[], object] = lambda: None
     ) -> None:
-        """Work until stopped.
-
-        `died` is called when a loop of the worker has died, before anything else; `stalled`, from a thread, when the
-        event loop has stood still for some seconds.
+        """Work until stopped. `died` is called when a loop of the worker has died, before anything else; `stalled`,
+        from a thread, when the event loop has stood still for some seconds.
         """
         if not self.app.tasks:
             raise ConfigError("the app has no tasks", hint="register some with @app.task before starting a worker")

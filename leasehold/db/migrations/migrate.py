@@ -107,15 +107,12 @@ def way_back(dsn: str, *, schema: str = DEFAULT_SCHEMA) -> FunctionSet:
 
 
 def check(target: str | Connection, *, schema: str = DEFAULT_SCHEMA, source: Source | None = None) -> Presence:
-    """Raise `SchemaMismatch` unless programs of this release can work with the schema; return what was found.
-
-    Takes a DSN or a connection, whose transaction, if it is in one, stays as it is.
-    """
+    """Raise `SchemaMismatch` unless programs of this release can work with the schema; return what was found."""
     schema = checked_schema(schema)
     if isinstance(target, str):
         with _connected(target, schema) as connection, _within(connection, _ANSWER):
             return check(connection, schema=schema, source=source)
-    with _explained(target, schema), target.transaction():
+    with _explained(target, schema), target.transaction():  # one that the caller has begun stays as it is
         latest = (source or packaged()).latest
         found, problem = run_blocking(schema_problem(partial(ask_blocking, target), latest=latest, schema=schema))
     if problem:
