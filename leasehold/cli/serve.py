@@ -101,10 +101,8 @@ class Address:
 
     host: str
     port: int
-    production: bool = False
-    """Tokens are needed at any address: a proxy may serve it to the world."""
-    root_path: str = ""
-    """The path that a proxy takes off before it passes a request on."""
+    production: bool = False  # tokens are needed at any address: a proxy may serve it to the world
+    root_path: str = ""  # the path that a proxy takes off before it passes a request on
 
     @property
     def is_loopback(self) -> bool:

@@ -26,12 +26,10 @@ _OUTLOOKS = {"growing": "bold red", "unserved": "bold red", "blocked": "red", "w
 class Snapshot:
     """The state at one time."""
 
-    now: datetime
-    """By the database's clock."""
+    now: datetime  # by the database's clock
     figures: dict[str, tuple[int, bool]]
     queues: list[Rate]
-    workers: list[WorkerRow]
-    """Those that live, or hold a lease."""
+    workers: list[WorkerRow]  # those that live, or hold a lease
     running: list[JobRow]
     errors: list[ErrorGroup]
 

@@ -114,8 +114,7 @@ class HttpSession:
     """A wire, and how long a call on it may take."""
 
     wire: Wire = field(repr=False)
-    timeout: float = 30.0
-    """Seconds for one call with all its repetitions; each of them has `try_timeout`."""
+    timeout: float = 30.0  # seconds for one call with all its repetitions; each of them has `try_timeout`
     try_timeout: float = 10.0
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     chance: Callable[[], float] = field(default=random.random, repr=False)

@@ -13,19 +13,14 @@ class Request:
     """One HTTP request."""
 
     method: str
-    path: str
-    """Below the base URL, quoted."""
+    path: str  # below the base URL, quoted
     query: tuple[tuple[str, str], ...] = ()
     body: bytes | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = ()
-    repeatable: bool = True
-    """Whether doing it twice is the same as doing it once."""
-    held: float = 0.0
-    """For how many seconds the server may hold the response back on purpose (a long poll)."""
-    job_id: str | None = None
-    """The job that it is about; a 404 then means that there is none."""
-    keys: tuple[str, ...] = ()
-    """The idempotency keys that it carries."""
+    repeatable: bool = True  # whether doing it twice is the same as doing it once
+    held: float = 0.0  # for how many seconds the server may hold the response back on purpose (a long poll)
+    job_id: str | None = None  # the job that it is about; a 404 then means that there is none
+    keys: tuple[str, ...] = ()  # the idempotency keys that it carries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +28,7 @@ class Response:
     """An HTTP response."""
 
     status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
+    headers: Mapping[str, str]  # names in lower case
     content: bytes = field(default=b"", repr=False)
 
 
@@ -43,8 +37,7 @@ class NoAnswer:
     """The connection broke, or the response did not come in time."""
 
     error: Exception
-    sent: bool
-    """Whether the server may have seen the request."""
+    sent: bool  # whether the server may have seen the request
 
 
 Reply: TypeAlias = Response | NoAnswer

@@ -56,8 +56,7 @@ class Series(Generic[T]):
     """
 
     SIZE = 250
-    LARGEST = 4000
-    """The pieces double: each takes a place in the server's lock table, which has some thousand."""
+    LARGEST = 4000  # the pieces double: each takes a place in the server's lock table, which has some thousand
 
     def __init__(self, intents: Iterable[Intent], make: Callable[[list[Intent]], Call[T]]) -> None:
         if isinstance(intents, Intent) or not isinstance(intents, Iterable):
@@ -111,8 +110,7 @@ class Series(Generic[T]):
         """Whether the first call is known to be the only one: it needs no explicit transaction."""
         return len(self.made) == 1 and self._ended
 
-    key: str | None = None
-    """A series has no single job."""
+    key: str | None = None  # a series has no single job
     invalid = InvalidJob
 
     @property

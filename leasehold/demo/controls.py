@@ -16,10 +16,8 @@ class DemoWorker:
     """A worker process of the demo."""
 
     pid: int
-    born: int
-    """When the process started, as the kernel counts: another one with its pid is not it."""
-    name: str = ""
-    """As the database knows it, once it does."""
+    born: int  # when the process started, as the kernel counts: another one with its pid is not it
+    name: str = ""  # as the database knows it, once it does
     running: int = 0
 
 

@@ -105,8 +105,7 @@ class _Admitted(NamedTuple):
 
     caller: Caller
     token: StoredToken
-    until: float
-    """When to ask the database again."""
+    until: float  # when to ask the database again
 
 
 class Gate:

@@ -44,8 +44,7 @@ class PatientProtocol(HttpToolsProtocol):
     send_seconds: float
     linger_seconds: float
 
-    lingering = False
-    """The response was sent, and the rest of the request is discarded."""
+    lingering = False  # the response was sent, and the rest of the request is discarded
 
     _head_timer: TimerHandle | None = None
     _send_timer: TimerHandle | None = None

@@ -127,11 +127,9 @@ class Submission:
     """A valid request for a job, ready for the database."""
 
     key: str
-    element: str
-    """The element of submit_many's array, as JSON text without its opening brace and id."""
+    element: str  # the element of submit_many's array, as JSON text without its opening brace and id
 
-    caller: Caller
-    """Sees the job that has the key only if it may."""
+    caller: Caller  # sees the job that has the key only if it may
 
 
 _Waiting = Waiter[Submission, Seen]

@@ -21,8 +21,7 @@ class Ports:
     link: Link
     store: Store
     telemetry: Telemetry
-    outage: Outage
-    """One for all loops."""
+    outage: Outage  # one for all loops
 
 
 class Loop:
@@ -49,10 +48,8 @@ class PeriodicLoop(Loop):
     An error of the database is logged, and the round is tried again after a while.
     """
 
-    _PART: ClassVar[str]
-    """What the log calls it."""
-    _GATHER: ClassVar[float] = 0.0
-    """Seconds after it was woken: many notifications cause one round."""
+    _PART: ClassVar[str]  # what the log calls it
+    _GATHER: ClassVar[float] = 0.0  # seconds after it was woken: many notifications cause one round
 
     def wake(self, _: str = "") -> None:
         """Start a round now: the callback of any notification."""

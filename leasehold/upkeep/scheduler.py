@@ -36,10 +36,8 @@ class DueTimes(NamedTuple):
     """Which due times of a schedule get a job each."""
 
     due: Sequence[datetime]
-    next_run_at: datetime | None
-    """The first due time after the claim's moment."""
-    missed: int
-    """How many due times are passed over."""
+    next_run_at: datetime | None  # the first due time after the claim's moment
+    missed: int  # how many due times are passed over
 
 
 def plan(claim: ClaimedSchedule) -> DueTimes:

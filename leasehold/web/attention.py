@@ -18,10 +18,8 @@ class Item(NamedTuple):
     tone: Literal["bad", "warn"]
     title: str
     detail: str
-    link: str
-    """Below the dashboard's own path."""
-    key: str = ""
-    """The text by which it differs from others with its title."""
+    link: str  # below the dashboard's own path
+    key: str = ""  # the text by which it differs from others with its title
 
 
 def attention(

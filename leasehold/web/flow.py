@@ -20,8 +20,7 @@ class QueueFacts:
     rate: Rate | None
     oldest_age: float | None
     outlook: str
-    tone: str
-    """`good`, `warn`, `bad` or `idle`."""
+    tone: str  # `good`, `warn`, `bad` or `idle`
 
 
 async def queue_facts(visit: Visit) -> list[QueueFacts]:

@@ -43,8 +43,7 @@ class Visit:
     caller: Caller
     cache: Cache
     demo: DemoControls | None
-    csrf: str
-    """The value that the browser's writes have to carry."""
+    csrf: str  # the value that the browser's writes have to carry
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property

@@ -87,9 +87,7 @@ class Death:
 
     worker: str
     running: set[str]
-    """The jobs that it was running."""
-    cleared: bool = field(default=True, compare=False)
-    """Set to False to keep its journal for a later scan."""
+    cleared: bool = field(default=True, compare=False)  # set to False to keep its journal for a later scan
 
 
 class JournalFolder:

@@ -20,8 +20,7 @@ class Surroundings(NamedTuple):
     env: dict[str, str]
     umask: int
     nice: int
-    limits: list[list[int]]
-    """Number, soft and hard limit."""
+    limits: list[list[int]]  # number, soft and hard limit
     mask: list[int]
     handlers: list[tuple[int, Any]]
 

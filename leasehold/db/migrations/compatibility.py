@@ -35,22 +35,17 @@ class Presence:
 
     exists: bool
     usable: bool
-    installed: bool
-    """Leasehold was installed here."""
-    occupied: bool
-    """It holds something, Leasehold's or not."""
-    standby: bool = False
-    """The server follows another one: it can be read from and takes no writes."""
+    installed: bool  # Leasehold was installed here
+    occupied: bool  # it holds something, Leasehold's or not
+    standby: bool = False  # the server follows another one: it can be read from and takes no writes
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
     """What an installed schema says about itself."""
 
-    version: int = 0
-    """The highest migration applied."""
-    supports: int = 0
-    """The lowest migration number whose programs still work with it."""
+    version: int = 0  # the highest migration applied
+    supports: int = 0  # the lowest migration number whose programs still work with it
 
 
 def presence(schema: str) -> Call[Presence]:

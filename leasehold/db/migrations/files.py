@@ -41,8 +41,7 @@ class Migration(SqlFile):
     """One numbered step of the schema's history."""
 
     version: int
-    supports: int
-    """The lowest migration number whose programs work with the schema after this one."""
+    supports: int  # the lowest migration number whose programs work with the schema after this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

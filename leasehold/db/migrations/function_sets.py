@@ -85,11 +85,9 @@ class FunctionSet:
     """Functions that were kept before a migration changed some of them."""
 
     schema: str
-    release: str
-    """Whose they are."""
+    release: str  # whose they are
     kept_at: str
-    functions: int
-    """How many."""
+    functions: int  # their number
 
 
 def latest_set(connection: Connection, schema: str) -> FunctionSet | None:

@@ -49,8 +49,7 @@ class JobPage:
     """Some jobs, and where to go on. A page may be short, even empty, and yet not be the last."""
 
     jobs: list[JobRow]
-    cursor: str | None
-    """For the next page, with the same filter; None: that was all."""
+    cursor: str | None  # for the next page, with the same filter; None: that was all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,9 @@ class JobDetail:
     job: JobRow
     idempotency_key: str | None
     reason_detail: str | None
-    payload: str | None
-    """As JSON; None: the caller may not see it."""
-    result: str | None
-    """As JSON."""
-    attempts: list[AttemptRow]
-    """The latest hundred that did not end in success, oldest first."""
+    payload: str | None  # as JSON; None: the caller may not see it
+    result: str | None  # as JSON
+    attempts: list[AttemptRow]  # the latest hundred that did not end in success, oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,7 @@ class JobStatus:
     queue: str
     state: str
     status: str
-    result_text: str | None
-    """What its task returned, as JSON."""
+    result_text: str | None  # what its task returned, as JSON
     reason: str | None
     reason_detail: str | None
     progress: float | None
@@ -128,8 +127,7 @@ class JobStatus:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
-    error_class: str | None = None
-    """Of a dead job: the class of what its last attempt raised."""
+    error_class: str | None = None  # of a dead job: the class of what its last attempt raised
     decoder: Callable[[str], Any] = field(default=json.loads, repr=False, compare=False)
 
     @property
@@ -153,10 +151,8 @@ class Seen(NamedTuple):
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
-    origin: str | None = None
-    """The namespace that it was submitted in; not known of what was just accepted."""
-    differs: str | None = None
-    """Of what was just submitted with a used key: which fields its job had otherwise."""
+    origin: str | None = None  # the namespace that it was submitted in; not known of what was just accepted
+    differs: str | None = None  # of what was just submitted with a used key: which fields its job had otherwise
 
 
 _SEEN = "select " + ", ".join(Seen._fields[: Seen._fields.index("origin")])

@@ -77,8 +77,7 @@ class StoredSchedule(_Scheduled):
 class ClaimedSchedule(_Scheduled):
     """A schedule as a claim returns it."""
 
-    judged_at: datetime
-    """Which runs are due, and which are missed, is judged as of this moment."""
+    judged_at: datetime  # which runs are due, and which are missed, is judged as of this moment
     claim_id: UUID
 
 

@@ -71,12 +71,9 @@ class Finding:
     """One thing that was checked."""
 
     name: str
-    verdict: str
-    """`ok`, `warn` or `fail`."""
-    detail: str
-    """What was found, in words."""
-    cure: str
-    """What to do about it, if it is not ok."""
+    verdict: str  # `ok`, `warn` or `fail`
+    detail: str  # what was found, in words
+    cure: str  # what to do about it, if it is not ok
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +88,12 @@ class Names:
 class Law:
     """Something that must hold, and whether it does."""
 
-    name: str
-    """`lost_jobs`, `double_owners`, `broken_limits`, …"""
+    name: str  # `lost_jobs`, `double_owners`, `broken_limits`, …
     ok: bool
     violations: int
-    capped: bool
-    """There are more than were counted."""
-    sample: list[str]
-    """The first ten: ids of jobs, names of limits, keys of schedules."""
-    detail: str
-    """What a violation means, in words."""
+    capped: bool  # there are more than were counted
+    sample: list[str]  # the first ten: ids of jobs, names of limits, keys of schedules
+    detail: str  # what a violation means, in words
     checked_at: datetime
 
 
@@ -111,8 +104,7 @@ class Pruned:
     kind: str
     state: str
     jobs: int
-    capped: bool
-    """There may be more: call again."""
+    capped: bool  # there may be more: call again
 
 
 class SystemCalls(Calls):

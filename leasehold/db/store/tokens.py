@@ -27,17 +27,12 @@ class StoredToken:
     secret_hash: bytes = field(repr=False)
     scopes: frozenset[str]
     queues: frozenset[str] | None
-    kinds: frozenset[str] | None
-    """The only queues and the only kinds it may be used for; None: all."""
-    rate: float | None
-    """Requests a second that it may make; None: unlimited."""
+    kinds: frozenset[str] | None  # the only queues and the only kinds it may be used for; None: all
+    rate: float | None  # requests a second that it may make; None: unlimited
     expires_at: datetime | None
-    live: bool
-    """Neither revoked nor expired when the database was asked."""
-    namespace: str | None
-    """Whose jobs are its own; None: from before there were namespaces."""
-    session: bool
-    """A browser's, for the dashboard only."""
+    live: bool  # neither revoked nor expired when the database was asked
+    namespace: str | None  # whose jobs are its own; None: from before there were namespaces
+    session: bool  # a browser's, for the dashboard only
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,7 @@ class Renewal:
     """What became of leases that were to be renewed, by job id. What is in neither set is lost."""
 
     renewed: set[str]
-    busy: set[str]
-    """Not renewed, because the row was locked at that moment: try again at once."""
+    busy: set[str]  # not renewed, because the row was locked at that moment: try again at once
 
 
 @dataclass(slots=True, frozen=True)

@@ -108,10 +108,8 @@ class Story(NamedTuple):
     """The whole strip."""
 
     pieces: list[Piece]
-    left_out: int
-    """Attempts before those that are shown."""
-    words: str
-    """The strip in words, for those who do not see it."""
+    left_out: int  # attempts before those that are shown
+    words: str  # the strip in words, for those who do not see it
 
 
 def story(detail: JobDetail, now: datetime) -> Story:

@@ -48,15 +48,11 @@ class Wanted:
     """What the URL asks for."""
 
     state: str | None
-    given: dict[str, Any]
-    """The filters, by their names in the URL; metadata are a list of key=value."""
+    given: dict[str, Any]  # the filters, by their names in the URL; metadata are a list of key=value
     cursor: str | None
-    trail: tuple[str, ...]
-    """Where the pages before this one began."""
-    kept: str | None
-    """What names the browser's cookie with the payload's condition."""
-    unknown: str | None
-    """A state or a filter that there is not, in words."""
+    trail: tuple[str, ...]  # where the pages before this one began
+    kept: str | None  # what names the browser's cookie with the payload's condition
+    unknown: str | None  # a state or a filter that there is not, in words
 
     def query(self, **changes: Any) -> str:
         """Return a URL's query: this one with the changes; a change of state or filter begins at the first page."""
