@@ -237,9 +237,7 @@ def check_run_after(when: object) -> None:
 
 def _check_key(what: str, key: object) -> None:
     _check_text(what, key, MAX_KEY_BYTES)
-    if what == "idempotency_key" and str(key).startswith(
-        "schedule:"
-    ):  # it would keep a schedule from recording its job
+    if what == "idempotency_key" and str(key).startswith("schedule:"):  # it would keep a schedule from its job
         raise ValueError(f"idempotency_key {repr_of(key, SHOWN)} begins as those of schedules' jobs do")
 
 

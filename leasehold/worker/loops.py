@@ -60,7 +60,7 @@ class Loops:
         self._folder = JournalFolder(database.dsn, self.store.schema)
         self._tasks: list[asyncio.Task[None]] = []
         self.death: asyncio.Future[tuple[str, BaseException | None]] = asyncio.get_running_loop().create_future()
-        """Which loop has ended, though it should not have, and of what."""
+        """Which loop, or the keeper, has ended though it should not have, and of what."""
         self._ending = self.closed = False
         self._reserve = reserve = Reserve(partial(self.death.get_loop().call_soon_threadsafe, retire, _NO_DESCRIPTOR))
         prepare, shortest = app.settings.prepare, min(task.options.lease for task in app.tasks.values())
