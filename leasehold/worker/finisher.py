@@ -169,7 +169,10 @@ class Finisher(Loop):
     def _is_cut_off(self, error: LeaseholdError, renewed: float) -> bool:
         """Return whether this worker alone is at fault; `renewed`: when it last renewed a lease before the call."""
         since = self._link.unconnected_since
-        return getattr(error, "local", False) or (since is not None and renewed - since > _CUT_OFF)
+        if since is None:
+            return False
+        # A task may have lowered the limit of descriptors, or used them up, for a moment only.
+        return monotonic() - since > 10 if getattr(error, "local", False) else renewed - since > _CUT_OFF
 
     def _next_try(self, report: Report, error: LeaseholdError, refused_for: float) -> Report | None:
         """Return what to send for a report that was not accepted; None: nothing more."""

@@ -209,7 +209,7 @@ class LeaseKeeper:
             self._link.run(self._store.renew(self._worker_id, []))
         except Exception as error:  # noqa: BLE001 (the first heartbeat will try again, and log it)
             logger.debug("the first call of the keeper failed: %s", error)
-        if self._loop is not None:
+        with suppress(RuntimeError):  # the loop is closed: the worker has gone
             self._loop.call_soon_threadsafe(self.ready.set)
         backoff = Backoff(first=0.05, longest=0.5)
         while not self._stopping:

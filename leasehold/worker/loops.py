@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
@@ -155,19 +154,21 @@ class Loops:
         What runs has no limit before the grace period has begun. Return the number of jobs whose tasks do not end.
         """
         running, grace = len(self.slots.running), self._options.grace
-        began = monotonic() if grace_begun.is_set() else -math.inf
+        # Three of the five seconds after the grace period are for the steps after the reports.
+        overdue = asyncio.create_task(_after(grace_begun, grace + 2))
         limit = f"they have {grace:g} s" if grace_begun.is_set() else "they may take as long as they need"
         log_lines.logger.info("worker %s drains: %d jobs run, %s", self._worker_id, running, limit)
         await self.claimer.stop()
         firing = asyncio.create_task(self.scheduler.stop())
         left_behind = await self.runner.drain(grace, grace_begun, hurry)
-        # Three of the five seconds after the grace period are for the steps below.
-        left = max(1.0, began + grace + 2.0 - monotonic()) if grace_begun.is_set() else 60.0
-        try:
-            async with asyncio.timeout(left):  # with the database away they end with the leases
-                await self.finisher.drain()
-        except TimeoutError:
+        draining = asyncio.create_task(self.finisher.drain())  # with the database away reports end with the leases
+        await asyncio.wait([draining, overdue], timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([draining], timeout=1)  # though the tasks have used up all the time
+        if draining.done():
+            draining.result()
+        else:
             logger.critical("%d reports were not taken; their jobs are left to their leases", self.slots.outbox.backlog)
+        await cancel(draining, overdue)
         # A schedule that is not fired by then is fired by another worker when the claim expires.
         await asyncio.wait([firing], timeout=0 if self.slots.outbox.backlog else 2)
         firing.cancel()
@@ -211,6 +212,11 @@ async def _without_exit(loop: Awaitable[None]) -> None:
         await loop
     except (SystemExit, KeyboardInterrupt) as end:
         raise RuntimeError(f"{type(end).__name__} came out of it: {end}") from end
+
+
+async def _after(event: asyncio.Event, seconds: float) -> None:
+    await event.wait()
+    await asyncio.sleep(seconds)
 
 
 async def _quietly(step: Callable[[], Awaitable[object]], level: int = logging.DEBUG) -> None:

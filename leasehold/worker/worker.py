@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from leasehold import logs
-from leasehold._aio import first_of
+from leasehold._aio import cancel, first_of
 from leasehold._logger import logger_of
 from leasehold.app import App
 from leasehold.context import Capture, running_job
 from leasehold.db.call import Call
 from leasehold.db.database import Database
-from leasehold.errors import ConfigError, DatabaseUnavailable, LeaseholdError, LockTimeout, WorkerFailed
+from leasehold.errors import ConfigError, DatabaseUnavailable, LockTimeout, WorkerFailed
 from leasehold.worker import log_lines
 from leasehold.worker.executors import check_tasks
 from leasehold.worker.loops import Loops
@@ -151,6 +151,9 @@ class Worker:
             if not loops.closed:
                 await loops.abandon(died=False)
             raise
+        finally:
+            if self._declaring is not None:
+                await cancel(self._declaring)
 
     async def _run(self, loops: Loops, died: Callable[[], object]) -> None:
         registering = asyncio.create_task(self._register(loops))
@@ -168,8 +171,6 @@ class Worker:
             try:
                 await self._until_ended(loops, died)
             finally:
-                if self._declaring is not None:
-                    self._declaring.cancel()
                 try:
                     async with asyncio.timeout(max(self.options.grace, 5.0)):
                         await self.app.hooks.run_shutdown()
@@ -250,9 +251,9 @@ class Worker:
             except DatabaseUnavailable:
                 waiting.append(call)
                 await asyncio.sleep(1)
-            except LeaseholdError as error:
-                logger.error("worker %s: a declaration is refused: %s", self.id, error)  # noqa: TRY400 (not a defect)
-        logger.info("worker %s: all that it declares is stored", self.id)
+            except Exception:
+                logger.exception("worker %s: a declaration is not stored", self.id)
+        logger.info("worker %s: nothing that it declares is locked any more", self.id)
 
 
 @contextmanager

@@ -98,8 +98,8 @@ def test_the_lease_of_every_registered_kind_is_what_its_schedules_are_claimed_fo
     leases = {"A": 5.0, "B": 120.0, "C": 15.0}
     for kind, lease in leases.items():
         app.schedule(every=timedelta(minutes=1), key=f"of {kind}")(app.task(kind=kind, lease=lease)(nothing_of(kind)))
-    app.database.run(app.store.start_worker("w", host="h", pid=1, queues=None, slots=1, leases={
-        kind: task.options.lease for kind, task in app.tasks.items()}))  # fmt: skip
+    app.database.run(app.store.start_worker("w", host="h", pid=1, queues=None, slots=1, kinds=list(app.tasks)))
+    app.database.run(app.store.declare_tasks(app.declaration()))
     assert app.schedules.apply() == ["of A", "of B", "of C"]
     clock.advance(60)
     for schedule in app.schedules.list():

@@ -368,6 +368,22 @@ def test_a_session_that_keeps_the_next_job_of_a_key_locked_keeps_the_key_for_a_m
     db.assert_consistent(session)
 
 
+def test_a_key_is_free_after_a_minute_also_if_two_sessions_keep_its_next_job_locked(db, session):
+    running, first, second = enqueued(session, 3, exclusive_key="x")
+    assert claimed(session) == [running]
+    complete(session, running)
+    referring, cancelling = db.connect(), db.connect()
+    with referring.transaction(), cancelling.transaction():
+        referring.execute("select from jobs where id = %s for key share", [first])
+        session.rows("upkeep", worker="w")
+        assert session.value("select parked from jobs where id = %s", second), "a foreign key keeps nothing"
+        cancelling.execute("select cancel(%s)", [first])
+        session.execute("delete from flow")  # a minute passes
+        session.rows("upkeep", worker="w")
+        assert claimed(session) == [second]
+    db.assert_consistent(session)
+
+
 @pytest.mark.parametrize("function", ["claim", "claim_each", "claim_job"])
 @pytest.mark.parametrize("exclusive_key", [None, "x"])
 def test_a_foreign_key_to_a_waiting_job_keeps_it_from_nothing(db, session, function, exclusive_key):

@@ -28,7 +28,8 @@ _LONGEST_PATIENCE = 10.0
 
 
 class Reserve:
-    """Descriptors for a worker's own connections where tasks leave none free; `used` is called when they are freed."""
+    """Descriptors for a worker's own connections where tasks leave none free; `used` is called when a connection
+    has needed them."""
 
     def __init__(self, used: Callable[[], object]) -> None:
         self.used = used
@@ -120,8 +121,9 @@ class _Line:
             connection = await self._dialer.connect(deadline, blocking=self._blocking)
         except DatabaseUnavailable as error:
             if error.local and self._reserve is not None and self._reserve.free():
+                connection = await self._connect(deadline)
                 self._reserve.used()
-                return await self._connect(deadline)
+                return connection
             self.unconnected_since = self.unconnected_since or monotonic()
             raise
         self.unconnected_since = None

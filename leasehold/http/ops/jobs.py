@@ -106,13 +106,27 @@ _RETRIED: Final = {"filter": {"kind": "SEND_EMAIL", "errorClass": "TimeoutError"
 _CANCELLED: Final = {"filter": {"queue": "mail", "state": "queued"}, "dryRun": True, "reason": "sent twice"}
 
 
-@served("POST /jobs/retry", "Retry many dead jobs", body=schemas.RetryRequest, example=_RETRIED, result=schemas.Changes)
+@served(
+    "POST /jobs/retry",
+    "Retry many dead jobs",
+    "not-found",
+    body=schemas.RetryRequest,
+    example=_RETRIED,
+    result=schemas.Changes,
+)
 async def retry_jobs(op: Operator, request: Request) -> Changed:
     """Queue the dead jobs that match again, the latest first where there are more than `limit`."""
     return await _change(op, jobs.RETRY, await read_model(request, schemas.RetryRequest))
 
 
-@served("POST /jobs/cancel", "Cancel many jobs", body=schemas.CancelRequest, example=_CANCELLED, result=schemas.Changes)
+@served(
+    "POST /jobs/cancel",
+    "Cancel many jobs",
+    "not-found",
+    body=schemas.CancelRequest,
+    example=_CANCELLED,
+    result=schemas.Changes,
+)
 async def cancel_jobs(op: Operator, request: Request) -> Changed:
     """Cancel the jobs that match and have not ended. Running tasks are stopped at once."""
     return await _change(op, jobs.CANCEL, await read_model(request, schemas.CancelRequest))

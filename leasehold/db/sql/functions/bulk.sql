@@ -43,7 +43,7 @@ begin
   wanted := coalesce(listed_in(filter, 'state'), to_jsonb(allowed));
   perform require(wanted <@ to_jsonb(allowed), format('state %s', filter ->> 'state'),
     format('this is for jobs that are %s', array_to_string(allowed, ', ')));
-  if cursor is not null and coalesce(after ->> 0 <> all(ways || '{parked}'), true) then
+  if cursor is not null and coalesce(after ->> 0 <> all(ways || case when 'queued' = any(ways) then '{parked}'::text[] end), true) then
     perform refuse_cursor();
   end if;
   ids := '{}';

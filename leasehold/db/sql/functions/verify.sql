@@ -157,7 +157,7 @@ create or replace function missing_guards() returns text[] language sql stable a
     select 'index ' || w.name
     from (values ('jobs_pkey', true), ('jobs_idempotency_key', true), ('jobs_current', true), ('attempts_pkey', true),
       ('jobs_runnable', false), ('jobs_lease', false), ('jobs_due', false), ('jobs_finished', false),
-      ('jobs_exclusive_waiting', false), ('jobs_exclusive_running', false), ('jobs_exclusive_runnable', false),
+      ('jobs_exclusive_waiting', false), ('jobs_parked', false), ('jobs_exclusive_running', false), ('jobs_exclusive_runnable', false),
       ('jobs_parked_under', false)) w(name, is_unique)
     where not exists (
       select from pg_index i join pg_class c on c.oid = i.indexrelid

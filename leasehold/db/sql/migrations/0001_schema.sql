@@ -112,8 +112,10 @@ create index jobs_finished on jobs (state, finished_at) where state in ('success
 -- their queries do, so that the planner does not choose another partial index for those.
 -- At most one current job per exclusive key.
 create unique index jobs_current on jobs (exclusive_key) where is_current;
--- Jobs parked behind an exclusive key, one range per queue and kind.
+-- Jobs waiting for an exclusive key, one range per queue and kind; and those of them that are parked, few among many as a rule.
 create index jobs_exclusive_waiting on jobs (exclusive_key, queue, kind, (-priority), id)
+  where state = 'queued' and exclusive_key is not null;
+create index jobs_parked on jobs (exclusive_key, queue, kind, (-priority), id)
   where state = 'queued' and parked and exclusive_key is not null;
 -- Jobs waiting under a key limit: one range per queue and kind, in claim order.
 create index jobs_parked_under on jobs (parked_under, queue, kind, (-priority), id)
