@@ -168,8 +168,7 @@ class Finisher(Loop):
 
     def _is_cut_off(self, error: LeaseholdError, renewed: float) -> bool:
         """Return whether this worker alone is at fault; `renewed`: when it last renewed a lease before the call."""
-        since = self._link.unconnected_since
-        if since is None:
+        if (since := self._link.unconnected_since) is None:
             return False
         # A task may have lowered the limit of descriptors, or used them up, for a moment only.
         return monotonic() - since > 10 if getattr(error, "local", False) else renewed - since > _CUT_OFF

@@ -223,9 +223,8 @@ class Worker:
         store, link, schedules = loops.store, loops.upkeep_link, self.app.schedules.declared
         met = partial(loops.outage.met, _STARTING)
         host, slots, queues = socket.gethostname(), self.options.slots, list(self.options.queues or ())
-        call = store.start_worker(
-            self.id, host=host, pid=os.getpid(), queues=queues, kinds=list(self.app.tasks), slots=slots
-        )
+        kinds = list(self.app.tasks)
+        call = store.start_worker(self.id, host=host, pid=os.getpid(), queues=queues, kinds=kinds, slots=slots)
         await link.insist(call, met)
         try:
             await link.insist(store.declare_tasks(self.app.declaration()), met, locked=False)
