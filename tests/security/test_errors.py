@@ -156,7 +156,7 @@ def test_nothing_else_in_the_files_raises_an_error_but_a_repeatable_one() -> Non
     repeatable = {
         ("record.sql", "serialization_failure"),
         ("limits.sql", "lock_not_available"), ("submit.sql", "lock_not_available"),
-        ("limits_take.sql", "lock_not_available"),
+        ("limits_take.sql", "lock_not_available"), ("exclusive.sql", "lock_not_available"),  # caught where raised
     }  # fmt: skip
     of_one_row = {("claim_each.sql", "program_limit_exceeded"), ("claim_each.sql", "exception")}  # raised again
     assert raised == {("00_common.sql", "exception")} | repeatable | of_one_row

@@ -209,7 +209,7 @@ HELPER_CALLS = [
     "clock()",
     "announce('{default}')",
     f"expire(array[{NO_ID}])",
-    "unpark('{k}')",
+    "unpark('{k}', true)",
     "verdict('failed', false, 1, 1)",
     "lock_runnable('{}', 1, false, false)",
     f"settle_exclusive(array[{NO_ID}], now(), '{{}}')",

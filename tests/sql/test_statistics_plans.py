@@ -11,7 +11,7 @@ LOOKS = {
     "select * from flow(clock() - interval '1 hour')": 0,
     "select canary_step()": 0,
 }
-WAYS = {"pkey", "runnable", "lease", "due", "finished", "exclusive_waiting", "parked_under"}
+WAYS = {"pkey", "runnable", "lease", "due", "finished", "exclusive_waiting", "parked", "parked_under"}
 
 
 def test_no_query_reads_the_whole_table_or_more_than_its_cap(table: str) -> None:  # noqa: F811

@@ -28,8 +28,7 @@ _LONGEST_PATIENCE = 10.0
 
 
 class Reserve:
-    """Descriptors for a worker's own connections where tasks leave none free; `used` is called when a connection
-    has needed them."""
+    """Descriptors for a worker's own connections where tasks leave none free; `used`: call it when one needed them."""
 
     def __init__(self, used: Callable[[], object]) -> None:
         self.used = used

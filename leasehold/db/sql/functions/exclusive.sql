@@ -173,14 +173,14 @@ declare
   key text := '';
   stuck text[] := '{}';
 begin
-  -- In a subtransaction: a job that turns out to be free is locked for a moment only.
-  begin
+  begin  -- a subtransaction: a job that turns out to be free is locked for a moment only
     for n in 1..5000 loop
       key := (select min(j.exclusive_key) from jobs j where j.exclusive_key > key and j.state = 'queued' and j.parked);
       exit when key is null;
       continue when exists (select from jobs j where j.exclusive_key = key and j.is_current and j.state is not distinct from 'running')
-        or exists (select from jobs j where j.exclusive_key = key and j.state is not distinct from 'queued'
-          and j.parked is distinct from true and j.xmax = '0');  -- no session has ever locked this version of the row
+        or coalesce((select bool_or(j.xmax = '0') from (  -- no session has ever locked this version of the row; null: all are parked
+          select j.xmax from jobs j where j.exclusive_key = key and j.state is not distinct from 'queued'
+            and j.parked is distinct from true limit 10) j), true);
       perform from jobs j where j.exclusive_key = key and j.state is not distinct from 'queued' and j.parked is distinct from true
       limit 1 for no key update skip locked;
       stuck := stuck || case when not found then array[key] end;
